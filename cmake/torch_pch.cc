@@ -1,0 +1,1 @@
+// Compiled once to give the precompiled header of LibTorch an owner; see CMakeLists.txt.
