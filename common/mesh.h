@@ -1,4 +1,5 @@
-// Rank arithmetic of the mesh (F, R, S), row-major with the shard index fastest: rank = f*R*S + r*S + s.
+// Rank arithmetic of the mesh (F, R, S), row-major with the shard index fastest: rank = f*R*S + r*S
+// + s.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,8 @@ struct Mesh {
   int32_t groups = 1;    // F
   int32_t replicas = 1;  // R
   int32_t shards = 1;    // S
+
+  bool operator==(const Mesh&) const = default;
 
   int32_t group_size() const { return replicas * shards; }
   int32_t world_size() const { return groups * replicas * shards; }

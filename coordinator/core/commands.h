@@ -1,4 +1,5 @@
-// Everything that can happen to the coordinator. A command is validated by its adapter for form; the core decides.
+// Everything that can happen to the coordinator. A command is validated by its adapter for form;
+// the core decides.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,10 @@ struct CancelJob {
 };
 
 // From nodes. A message of a former incarnation is refused (an event, no effect).
+//
+// A node that registers under a new incarnation has restarted: what ran there is gone. Whether the
+// core took the registration shows in the state afterwards: `nodes[node].incarnation` is the one
+// given, or a newer one keeps the name.
 struct RegisterNode {
   NodeId node;
   std::string incarnation;
@@ -36,6 +41,14 @@ struct RegisterNode {
   std::string version;
 };
 struct NodeHeartbeat {
+  NodeId node;
+  std::string incarnation;
+};
+
+// The node's stream ended. Not yet a loss (it may come back before its heartbeats are overdue), but
+// nothing is placed on it meanwhile, and it explains failed collectives of other nodes. A
+// registration connects it again.
+struct NodeDisconnected {
   NodeId node;
   std::string incarnation;
 };
@@ -64,6 +77,7 @@ struct RankVote {
   uint64_t shard_hash = 0;
   TierBytes bytes;
   double averaging_seconds = 0;
+  // Of the whole model, the same on every rank; in the vote for round 0 only.
   int64_t parameters = 0;
   int64_t padded_parameters = 0;
 };
@@ -97,7 +111,16 @@ struct RankExited {
 // A timer asked for by an earlier effect, or simply the passing of time: deadlines are looked at.
 struct Tick {};
 
-using Command = std::variant<SubmitJob, CancelJob, RegisterNode, NodeHeartbeat, GroupReady, RankVote,
-                             EvaluationReport, JobSummary, RankFailure, RankExited, Tick>;
+// What a Tick found, as the journal keeps it: heartbeats are not recorded, so a replay could not
+// find it again. The core makes these itself.
+struct NodeLost {
+  NodeId node;
+  std::string incarnation;
+};
+struct DeadlinesPassed {};
+
+using Command = std::variant<SubmitJob, CancelJob, RegisterNode, NodeHeartbeat, GroupReady,
+                             RankVote, EvaluationReport, JobSummary, RankFailure, RankExited, Tick,
+                             NodeDisconnected, NodeLost, DeadlinesPassed>;
 
 }  // namespace fedshard::core

@@ -1,5 +1,5 @@
-// What the core wants done, in this order: persist the records; then release replies and directives; then arm the
-// timer and publish the events.
+// What the core wants done, in this order: persist the records; then release replies and
+// directives; then arm the timer and publish the events.
 #pragma once
 
 #include <cstdint>
@@ -61,13 +61,16 @@ struct Directive {
 struct Reply {
   uint64_t reply_to = 0;
   absl::Status status;
-  std::string reason;  // UPPER_SNAKE_CASE when status is an error.
-  JobId job;           // The job it is about, when status is OK (not stored when validate_only).
+  // UPPER_SNAKE_CASE when status is an error. Of a validate_only submit that is OK: PLACED (would
+  // start now) or WAITING_FOR_SLOTS, with the reason for people in `message`.
+  std::string reason;
+  std::string message;
+  JobId job;  // The job it is about, when status is OK (not stored when validate_only).
 };
 
 // --- Everything else ---
-// One line of the journal: the command as applied, encoded by core/record.h. Replaying all records from the start
-// gives the same state.
+// One line of the journal: the command as applied, encoded by core/record.h. Replaying all records
+// from the start gives the same state.
 struct Record {
   std::string bytes;
 };

@@ -5,7 +5,9 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -16,12 +18,16 @@ namespace fedshard::core {
 struct Node {
   NodeId id;
   NodeState state = NodeState::kActive;
+  bool connected = true;  // Its stream is open, as far as the core was told.
   std::string incarnation;
+  std::deque<std::string> former_incarnations;  // Refused; oldest first, bounded.
   std::map<std::string, std::string> labels;
   std::string data_address;
   std::string version;
   Instant registered;
-  int64_t last_heartbeat_us = 0;  // Steady.
+  // Steady. The one thing that is neither recorded nor serialised: a heartbeat that changes nothing
+  // else leaves no trace.
+  int64_t last_heartbeat_us = 0;
   // One entry per slot; empty = free, else the job that holds it.
   std::vector<JobId> slots;
 };
@@ -66,12 +72,13 @@ struct Round {
   RoundState state = RoundState::kTraining;
   int32_t attempt = 1;
   std::vector<Participant> participants;  // By group.
-  std::map<int32_t, Vote> votes;          // By rank.
+  std::map<int32_t, Vote> votes;          // By rank; emptied by the decision.
   int64_t started_us = 0;
   int64_t planned_us = 0;
   int64_t decided_us = 0;
   Instant decided;
   std::string message;
+  bool evaluates = false;  // The decision asked for an evaluation.
   // Sums of the evaluation that followed the commit; complete when every group has reported.
   std::map<int32_t, std::pair<double, int64_t>> evaluation;
   std::optional<double> validation_loss;
@@ -98,6 +105,14 @@ struct JobResult {
   std::vector<uint32_t> sample_tokens;
 };
 
+// A cause that another one may still replace: the ranks are stopped, the job's reason is decided at
+// `decide_at_us`.
+struct PendingFailure {
+  std::string reason;
+  std::string message;
+  int64_t decide_at_us = 0;
+};
+
 struct Job {
   JobSpec spec;
   std::string uid;
@@ -117,23 +132,36 @@ struct Job {
   int64_t next_sample = 0;       // First index that no lease has handed out.
   int64_t rounds_committed = 0;
   int64_t rounds_aborted = 0;
-  std::deque<Round> rounds;      // Oldest first; the last one may be open.
+  Round start;               // Round 0: the votes on the initial shards and the first evaluation.
+  std::deque<Round> rounds;  // From round 1, oldest first; the last one may be open.
+  std::optional<double> validation_loss;  // Of the last evaluation that is complete.
   JobResult result;
+  bool finishing = false;   // The decision to finish is out; ranks may exit with 0.
+  bool summarized = false;  // The first rank's summary is in `result`.
+  bool stopping = false;    // The ranks were told to stop.
+  std::optional<PendingFailure> pending_failure;
   std::optional<int64_t> deadline_us;  // Start, vote or stop; what it means follows from the state.
+};
+
+enum class RequestKind { kSubmit, kCancel };
+struct Request {
+  RequestKind kind = RequestKind::kSubmit;
+  JobId job;
 };
 
 struct State {
   std::map<NodeId, Node> nodes;
   std::map<JobId, Job> jobs;
   std::vector<JobId> queue;  // Submission order of jobs that wait for slots.
+  std::set<JobId> active;    // Jobs with ranks that have not all exited.
   uint64_t next_generation = 1;
   uint64_t next_uid = 1;
-  // request_id -> the answer it got.
-  std::map<std::string, JobId> requests;
+  // request_id -> the request that was granted under it. The oldest are forgotten.
+  std::map<std::string, Request> requests;
   std::deque<std::string> request_order;
 };
 
-// Canonical text of the whole state: equal states give equal bytes.
+// Canonical text of the whole state but for heartbeats: equal states give equal bytes.
 std::string Serialize(const State& state);
 
 }  // namespace fedshard::core

@@ -11,9 +11,10 @@
 
 namespace fedshard::core {
 
-using JobId = std::string;     // "shakespeare"
-using NodeId = std::string;    // "node-0"
-using Generation = uint64_t;   // One life of a group's process groups; unique in the coordinator's life.
+using JobId = std::string;   // "shakespeare"
+using NodeId = std::string;  // "node-0"
+using Generation =
+    uint64_t;  // One life of a group's process groups; unique in the coordinator's life.
 
 // What the core needs to know of a job; the rest travels through it as bytes.
 struct JobSpec {
@@ -27,7 +28,7 @@ struct JobSpec {
   int64_t tokens_per_sample = 0;  // T
   bool evaluates = false;
   int64_t evaluate_every_rounds = 0;  // 0 = only before the first and after the last step.
-  std::string blob;               // Serialised fedshard.v1.JobSpec, handed to the ranks unread.
+  std::string blob;                   // Serialised fedshard.v1.JobSpec, handed to the ranks unread.
 
   bool operator==(const JobSpec&) const = default;
 };
@@ -38,7 +39,8 @@ enum class GroupState { kStarting, kTraining, kReady, kAveraging, kStopping, kSt
 enum class RoundState { kTraining, kAveraging, kCommitted, kAborted };
 
 inline bool IsTerminal(JobState state) {
-  return state == JobState::kCompleted || state == JobState::kFailed || state == JobState::kCanceled;
+  return state == JobState::kCompleted || state == JobState::kFailed ||
+         state == JobState::kCanceled;
 }
 
 struct RankPlacement {
