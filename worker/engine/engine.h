@@ -1,5 +1,5 @@
-// One rank's share of a sharded Llama: parameters, the schedule of a step, and what follows from them.
-// Owned and called by one thread. The Comms must outlive it.
+// One rank's share of a sharded Llama: parameters, the schedule of a step, and what follows from
+// them. Owned and called by one thread. The Comms must outlive it.
 //
 // Shapes: tokens are int64 [B, T+1]; every call uses the same B and T for training.
 // Errors: CommError from the collectives; NonFiniteError; c10::Error for programming errors.
@@ -65,29 +65,31 @@ class Engine {
   Engine(const EngineOptions& options, collective::Comm& shard, collective::Comm& replica);
   ~Engine();
 
-  // Weights from the seed, the same for every mesh: each logical tensor has its own stream derived from
-  // (seed, tensor name).
+  // Weights from the seed, the same for every mesh: each logical tensor has its own stream derived
+  // from (seed, tensor name).
   void InitializeRandom(uint64_t seed);
 
   // One optimizer step. micro_batches: M tensors [B, T+1] of this rank.
   // Global micro-batch ids: id = r*(M*S) + m*S + s; sums follow the pairwise tree over ids.
   StepResult Step(const std::vector<at::Tensor>& micro_batches, double learning_rate);
 
-  // Forward only; this rank's part. Collective: every rank of the shard group calls it the same number of times.
+  // Forward only; this rank's part. Collective: every rank of the shard group calls it the same
+  // number of times.
   LossSum Evaluate(const at::Tensor& tokens);
 
-  // Forward only: logits [V] (fp32, CPU) after the last of `tokens`, int64 [n], 1 <= n <= T. Collective over the
-  // shard group: every rank passes the same tokens.
+  // Forward only: logits [V] (fp32, CPU) after the last of `tokens`, int64 [n], 1 <= n <= T.
+  // Collective over the shard group: every rank passes the same tokens.
   at::Tensor NextTokenLogits(const at::Tensor& tokens);
 
-  // fp32 master shards, one per unit, in unit order: what is averaged and hashed. The averager writes into them
-  // between steps.
+  // fp32 master shards, one per unit, in unit order: what is averaged and hashed. The averager
+  // writes into them between steps.
   std::vector<at::Tensor>& master_shards();
 
   // Hash of all master shards of this rank.
   uint64_t ShardHash() const;
 
-  // Hex hash over the logical tensors in name order; the same for every mesh. Collective over the shard group.
+  // Hex hash over the logical tensors in name order; the same for every mesh. Collective over the
+  // shard group.
   std::string ParameterHash();
 
   int64_t parameters() const;         // Logical.

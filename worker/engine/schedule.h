@@ -13,8 +13,10 @@ struct LearningRateSchedule {
   int64_t total_tokens = 0;
   double final_ratio = 0;
 
-  // `tokens`: committed by all groups before the step. Linear warm-up reaches `peak` at warmup_tokens; the first step
-  // of a warm-up does not have rate 0: the step's own tokens_per_step are counted in.
+  // Rate of a step that starts when all groups together have committed `tokens`. The step's own
+  // tokens_per_step count as reached: the first step of a warm-up is not wasted at rate 0, the step
+  // that completes warmup_tokens has `peak`, and the cosine ends at total_tokens with peak *
+  // final_ratio.
   double At(int64_t tokens, int64_t tokens_per_step) const;
 };
 

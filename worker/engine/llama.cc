@@ -1,0 +1,96 @@
+#include "worker/engine/llama.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "worker/kernels/rms_norm.h"
+#include "worker/kernels/rotary.h"
+#include "worker/kernels/swiglu.h"
+
+namespace fedshard::engine {
+namespace {
+
+// Consecutive parameters as one matrix: `count` of them from `first` on.
+WeightView Stack(const UnitLayout& unit, size_t first, size_t count) {
+  int64_t rows = 0;
+  for (size_t i = first; i < first + count; ++i) rows += unit.parameters[i].shape[0];
+  return {unit.parameters[first].offset, {rows, unit.parameters[first].shape[1]}};
+}
+
+// Rows of keys and values repeated for the query heads that share them.
+at::Tensor Repeat(const at::Tensor& x, int64_t times) {
+  return x.unsqueeze(2)
+      .expand({x.size(0), x.size(1), times, x.size(2), x.size(3)})
+      .reshape({x.size(0), x.size(1) * times, x.size(2), x.size(3)});
+}
+
+}  // namespace
+
+at::Tensor WeightView::Of(const at::Tensor& unit) const {
+  int64_t size = 1;
+  for (int64_t extent : shape) size *= extent;
+  return unit.narrow(0, offset, size).view(shape);
+}
+
+std::vector<at::Tensor> BlockWeights::All() const {
+  return {qkv, output, gate_up, down, input_norm, post_attention_norm};
+}
+
+std::vector<WeightView> BlockWeightViews(const UnitLayout& block) {
+  const auto& p = block.parameters;
+  TORCH_CHECK(p.size() == 9, "a block has 9 parameters");
+  return {Stack(block, 0, 3), Stack(block, 3, 1),        Stack(block, 4, 2),
+          Stack(block, 6, 1), {p[7].offset, p[7].shape}, {p[8].offset, p[8].shape}};
+}
+
+Llama::Llama(const ModelConfig& config, int64_t length, at::Device device) : config_(config) {
+  const int64_t half = config.head_dim / 2;
+  at::Tensor angles = at::empty({length, half}, at::kFloat);
+  float* angle = angles.data_ptr<float>();
+  for (int64_t position = 0; position < length; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
+      const float frequency = static_cast<float>(1.0 / std::pow(config.rope_theta, exponent));
+      angle[position * half + i] = static_cast<float>(position) * frequency;
+    }
+  }
+  cosine_ = angles.to(at::kDouble).cos().to(at::kFloat).to(device);
+  sine_ = angles.to(at::kDouble).sin().to(at::kFloat).to(device);
+}
+
+at::Tensor Llama::Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch) const {
+  const at::Tensor normed = kernels::RmsNorm(x, weights.input_norm, config_.rms_norm_eps);
+  const at::Tensor attended = Attention(normed.mm(weights.qkv.t()), batch);
+  const at::Tensor middle = at::addmm(x, attended, weights.output.t());
+  const at::Tensor again =
+      kernels::RmsNorm(middle, weights.post_attention_norm, config_.rms_norm_eps);
+  const at::Tensor activated = kernels::Swiglu(again.mm(weights.gate_up.t()));
+  return at::addmm(middle, activated, weights.down.t());
+}
+
+at::Tensor Llama::FinalNorm(const at::Tensor& x, const at::Tensor& weight) const {
+  return kernels::RmsNorm(x, weight, config_.rms_norm_eps);
+}
+
+at::Tensor Llama::Attention(const at::Tensor& qkv, int64_t batch) const {
+  const int64_t heads = config_.num_attention_heads;
+  const int64_t key_heads = config_.num_key_value_heads;
+  auto [q, k, v] = kernels::RotaryQkv(qkv, cosine_, sine_, batch, heads, key_heads);
+  q = q.transpose(1, 2);  // [batch, heads, T, head_dim]
+  k = k.transpose(1, 2);
+  v = v.transpose(1, 2);
+  bool grouped = heads != key_heads;
+  if (grouped && !q.is_cpu()) {
+    // In fp32 no fused CUDA kernel takes grouped heads; three times slower than expanding them.
+    k = Repeat(k, heads / key_heads);
+    v = Repeat(v, heads / key_heads);
+    grouped = false;
+  }
+  const at::Tensor attended =
+      at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                       /*is_causal=*/true, /*scale=*/std::nullopt, grouped);
+  return attended.transpose(1, 2).reshape({qkv.size(0), heads * config_.head_dim});
+}
+
+}  // namespace fedshard::engine

@@ -1,0 +1,75 @@
+#include "worker/engine/shard_optimizer.h"
+
+#include <ATen/ATen.h>
+
+namespace fedshard::engine {
+
+ShardOptimizer::ShardOptimizer(const OptimizerOptions& options, const ModelLayout& layout,
+                               int shard, const std::vector<at::Tensor>& masters)
+    : options_(options) {
+  decay_.weight_decay = options.weight_decay;
+  for (size_t unit = 0; unit < masters.size(); ++unit) {
+    const int index = static_cast<int>(unit);
+    const int64_t boundary = layout.DecayElements(index, shard);
+    AddPart(decay_, index, 0, boundary, masters[unit]);
+    AddPart(no_decay_, index, boundary, layout.shard_size(index), masters[unit]);
+  }
+  steps_ = at::zeros({}, masters.front().options());
+}
+
+void ShardOptimizer::AddPart(Range& range, int unit, int64_t begin, int64_t end,
+                             const at::Tensor& master) {
+  if (begin == end) return;
+  range.units.push_back(unit);
+  range.begins.push_back(begin);
+  range.masters.push_back(master.narrow(0, begin, end - begin));
+  if (options_.type == OptimizerOptions::Type::kAdamW || options_.momentum != 0) {
+    range.first_moments.push_back(at::zeros({end - begin}, master.options()));
+  }
+  if (options_.type == OptimizerOptions::Type::kAdamW) {
+    range.second_moments.push_back(at::zeros({end - begin}, master.options()));
+  }
+}
+
+void ShardOptimizer::Step(const std::vector<at::Tensor>& gradients, double learning_rate) {
+  const at::NoGradGuard no_grad;
+  steps_.add_(1);
+  for (Range* range : {&decay_, &no_decay_}) {
+    if (range->masters.empty()) continue;
+    std::vector<at::Tensor> parts;
+    for (size_t i = 0; i < range->units.size(); ++i) {
+      parts.push_back(
+          gradients[range->units[i]].narrow(0, range->begins[i], range->masters[i].numel()));
+    }
+    if (options_.type == OptimizerOptions::Type::kAdamW) {
+      StepAdamW(*range, parts, learning_rate);
+    } else {
+      StepSgd(*range, parts, learning_rate);
+    }
+  }
+}
+
+void ShardOptimizer::StepAdamW(Range& range, std::vector<at::Tensor>& gradients,
+                               double learning_rate) {
+  const std::vector<at::Tensor> steps(range.masters.size(), steps_);
+  at::_fused_adamw_(range.masters, gradients, range.first_moments, range.second_moments,
+                    /*max_exp_avg_sqs=*/{}, steps, learning_rate, options_.beta1, options_.beta2,
+                    range.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+}
+
+// As torch.optim.SGD: decay is added to the gradient; the momentum buffer starts as the first
+// gradient, which is what a zero buffer gives.
+void ShardOptimizer::StepSgd(Range& range, std::vector<at::Tensor>& gradients,
+                             double learning_rate) {
+  for (size_t i = 0; i < range.masters.size(); ++i) {
+    at::Tensor direction = gradients[i];
+    if (range.weight_decay != 0) direction.add_(range.masters[i], range.weight_decay);
+    if (options_.momentum != 0) {
+      range.first_moments[i].mul_(options_.momentum).add_(direction);
+      direction = range.first_moments[i];
+    }
+    range.masters[i].sub_(direction, learning_rate);
+  }
+}
+
+}  // namespace fedshard::engine

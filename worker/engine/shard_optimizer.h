@@ -1,0 +1,45 @@
+// The optimizer of one rank's flat shards, with its state. Matrices decay, norm weights do not.
+// Owned by the engine; used by one thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/engine/engine.h"
+#include "worker/engine/unit_layout.h"
+
+namespace fedshard::engine {
+
+class ShardOptimizer {
+ public:
+  // `masters`: one fp32 shard per unit, updated in place by Step; the tensors stay the same.
+  ShardOptimizer(const OptimizerOptions& options, const ModelLayout& layout, int shard,
+                 const std::vector<at::Tensor>& masters);
+
+  // `gradients`: as `masters`; overwritten.
+  void Step(const std::vector<at::Tensor>& gradients, double learning_rate);
+
+ private:
+  // The same part of every unit's shard: that with decay, or that without.
+  struct Range {
+    double weight_decay = 0;
+    std::vector<int> units;
+    std::vector<int64_t> begins;
+    std::vector<at::Tensor> masters;
+    std::vector<at::Tensor> first_moments;  // AdamW: of the gradient; SGD: the momentum buffer.
+    std::vector<at::Tensor> second_moments;
+  };
+
+  void AddPart(Range& range, int unit, int64_t begin, int64_t end, const at::Tensor& master);
+  void StepAdamW(Range& range, std::vector<at::Tensor>& gradients, double learning_rate);
+  void StepSgd(Range& range, std::vector<at::Tensor>& gradients, double learning_rate);
+
+  OptimizerOptions options_;
+  Range decay_;
+  Range no_decay_;
+  at::Tensor steps_;  // float []; what the fused kernel wants.
+};
+
+}  // namespace fedshard::engine

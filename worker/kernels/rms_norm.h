@@ -1,0 +1,13 @@
+// RMSNorm with its gradient in one pass each; on CPU by own loops, elsewhere by the reference.
+// Stateless.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace fedshard::kernels {
+
+// weight * x / sqrt(mean(x^2) + eps) over the last dimension. x [N, D] and weight [D], fp32,
+// contiguous. Differentiable.
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+}  // namespace fedshard::kernels
