@@ -13,7 +13,8 @@ namespace fedshard::federation {
 
 class Averager {
  public:
-  // `shards`: the engine's master shards, which must outlive this. Allocates one shard-sized result and one chunk.
+  // `shards`: the engine's master shards, which must outlive this. Memory: one shard-sized copy here, and (F-1)/F of a
+  // chunk that the Comm receives into.
   Averager(std::vector<at::Tensor>& shards, collective::Comm& federation, int64_t chunk_bytes);
 
   // Computes sum over groups of weight * shard into the staging copy, chunk by chunk; `weight` is this rank's own and all
@@ -29,7 +30,6 @@ class Averager {
   collective::Comm& federation_;
   int64_t chunk_elements_;
   std::vector<at::Tensor> staged_;
-  at::Tensor chunk_;
   bool pending_ = false;
 };
 

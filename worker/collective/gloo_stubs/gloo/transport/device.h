@@ -1,0 +1,3 @@
+// See gloo/context.h.
+#pragma once
+#include <gloo/context.h>
