@@ -1,17 +1,25 @@
-// std::mutex and std::condition_variable with Clang's thread-safety annotations. The packaged absl::Mutex is
-// invisible to ThreadSanitizer, so the project uses these.
+// std::mutex and std::condition_variable with Clang's thread-safety annotations. The packaged
+// absl::Mutex is invisible to ThreadSanitizer, so the project uses these.
 #pragma once
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 
+// Abseil's headers define GUARDED_BY too, with the same meaning; theirs wins, so that the order of
+// includes is free.
+#if __has_include("absl/base/thread_annotations.h")
+#include "absl/base/thread_annotations.h"
+#endif
+
 #if defined(__clang__)
 #define FEDSHARD_ANNOTATE(x) __attribute__((x))
 #else
 #define FEDSHARD_ANNOTATE(x)
 #endif
+#ifndef GUARDED_BY
 #define GUARDED_BY(x) FEDSHARD_ANNOTATE(guarded_by(x))
+#endif
 #define REQUIRES(...) FEDSHARD_ANNOTATE(requires_capability(__VA_ARGS__))
 #define EXCLUDES(...) FEDSHARD_ANNOTATE(locks_excluded(__VA_ARGS__))
 

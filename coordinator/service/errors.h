@@ -1,5 +1,5 @@
-// Errors with their machine-readable reason: an absl::Status carries it as a payload until the RPC adapters put it on
-// the wire. Pure functions.
+// Errors with their machine-readable reason: an absl::Status carries it as a payload until the RPC
+// adapters put it on the wire. Pure functions.
 #pragma once
 
 #include <string>

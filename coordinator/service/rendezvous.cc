@@ -24,9 +24,8 @@ void Rendezvous::DropScope(const core::JobId& job, const std::string& scope) {
 absl::Status Rendezvous::Set(const core::JobId& job, const std::string& scope_name,
                              const std::string& key, std::string value) {
   if (key.empty() || key.size() > limits_.key_bytes) {
-    return WithReason(absl::InvalidArgumentError(
-                          absl::StrCat("key: must have 1 to ", limits_.key_bytes, " bytes, has ",
-                                       key.size())),
+    return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                          "key: must have 1 to ", limits_.key_bytes, " bytes, has ", key.size())),
                       kInvalidField);
   }
   if (value.size() > limits_.value_bytes) {
@@ -74,10 +73,10 @@ uint64_t Rendezvous::Get(const core::JobId& job, const std::string& scope_name,
     return 0;
   }
   if (keys.empty() || keys.size() > limits_.keys_per_get) {
-    callback(WithReason(absl::InvalidArgumentError(absl::StrCat(
-                            "keys: must have 1 to ", limits_.keys_per_get, " entries, has ",
-                            keys.size())),
-                        kInvalidField));
+    callback(WithReason(
+        absl::InvalidArgumentError(absl::StrCat("keys: must have 1 to ", limits_.keys_per_get,
+                                                " entries, has ", keys.size())),
+        kInvalidField));
     return 0;
   }
   Scope& scope = it->second;
@@ -153,9 +152,9 @@ absl::StatusOr<std::vector<std::string>> Rendezvous::Collect(
     const std::string& value = scope.values.at(key);
     bytes += value.size();
     if (bytes > limits_.answer_bytes) {
-      return WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                            "the values of these ", keys.size(), " keys exceed ",
-                            limits_.answer_bytes, " bytes; ask for fewer at a time")),
+      return WithReason(absl::ResourceExhaustedError(
+                            absl::StrCat("the values of these ", keys.size(), " keys exceed ",
+                                         limits_.answer_bytes, " bytes; ask for fewer at a time")),
                         kQueueFull);
     }
     values.push_back(value);

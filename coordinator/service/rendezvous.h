@@ -1,7 +1,7 @@
-// The rendezvous keys of running jobs: what a c10d::Store keeps, per (job, scope), in memory. A scope lives from the
-// directive that starts its ranks to the end of their generation, so nothing of a dead generation is ever seen.
-// Owned by the service; used on the loop thread only. Callbacks run inside the call that fulfils them and must not call
-// back into the object.
+// The rendezvous keys of running jobs: what a c10d::Store keeps, per (job, scope), in memory. A
+// scope lives from the directive that starts its ranks to the end of their generation, so nothing
+// of a dead generation is ever seen. Owned by the service; used on the loop thread only. Callbacks
+// run inside the call that fulfils them and must not call back into the object.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct RendezvousLimits {
 
 class Rendezvous {
  public:
-  // The values in the order of the keys; ABORTED when the scope went away, DEADLINE_EXCEEDED naming a missing key.
+  // The values in the order of the keys; ABORTED when the scope went away, DEADLINE_EXCEEDED naming
+  // a missing key.
   using Callback = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
 
   explicit Rendezvous(RendezvousLimits limits) : limits_(limits) {}
@@ -41,12 +42,13 @@ class Rendezvous {
   // Forgets its keys; who waits gets ABORTED.
   void DropScope(const core::JobId& job, const std::string& scope);
 
-  // Overwrites. ABORTED (SCOPE_GONE): not open. INVALID_ARGUMENT: key or value too large. RESOURCE_EXHAUSTED: the scope
-  // is full.
+  // Overwrites. ABORTED (SCOPE_GONE): not open. INVALID_ARGUMENT: key or value too large.
+  // RESOURCE_EXHAUSTED: the scope is full.
   absl::Status Set(const core::JobId& job, const std::string& scope, const std::string& key,
                    std::string value);
 
-  // Answers when all keys are there, or at `deadline_us` (steady). Returns the waiter's id, 0 when already answered.
+  // Answers when all keys are there, or at `deadline_us` (steady). Returns the waiter's id, 0 when
+  // already answered.
   uint64_t Get(const core::JobId& job, const std::string& scope, std::vector<std::string> keys,
                int64_t deadline_us, Callback callback);
   // The waiter is forgotten without an answer; unknown ids are ignored.
