@@ -40,6 +40,7 @@ target_link_libraries(fedshard_torch INTERFACE torch_cpu c10)
 
 get_filename_component(site_packages "${torch_dir}" DIRECTORY)
 set(nvidia_dir "${site_packages}/nvidia")
+set(FEDSHARD_NVIDIA "${nvidia_dir}")
 set(FEDSHARD_CUDA OFF)
 if(EXISTS "${torch_dir}/lib/libtorch_cuda.so" AND EXISTS "${nvidia_dir}/cu13/include/cuda_runtime.h"
    AND EXISTS "${nvidia_dir}/nccl/include/nccl.h")

@@ -1,4 +1,5 @@
-// Time as the project uses it: durations and timeouts from a steady clock, wall time only to show people.
+// Time as the project uses it: durations and timeouts from a steady clock, wall time only to show
+// people.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Log lines on standard error: "2026-01-31T12:00:00.000Z INFO message". Thread-safe, one write per line.
-// Names are prefixed because LibTorch's headers define LOG and CHECK.
+// Log lines on standard error: "2026-01-31T12:00:00.000Z INFO message". Thread-safe, one write per
+// line. Names are prefixed because LibTorch's headers define LOG and CHECK.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// Shape of a Llama-family decoder, with the field names of Hugging Face's config.json. Plain data without dependencies,
-// so that the engine (LibTorch alone) and the control plane share it; parsed by common/spec/model_config_json.h.
+// Shape of a Llama-family decoder, with the field names of Hugging Face's config.json. Plain data
+// without dependencies, so that the engine (LibTorch alone) and the control plane share it; parsed
+// by common/spec/model_config_json.h.
 #pragma once
 
 #include <cstdint>

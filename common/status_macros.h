@@ -9,11 +9,11 @@
 #define FEDSHARD_CONCAT_INNER(a, b) a##b
 #define FEDSHARD_CONCAT(a, b) FEDSHARD_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expr)                        \
-  do {                                               \
+#define RETURN_IF_ERROR(expr)                                           \
+  do {                                                                  \
     if (absl::Status fedshard_status = (expr); !fedshard_status.ok()) { \
-      return fedshard_status;                        \
-    }                                                \
+      return fedshard_status;                                           \
+    }                                                                   \
   } while (false)
 
 #define ASSIGN_OR_RETURN(lhs, expr) \
