@@ -13,19 +13,20 @@ void LogStreams::Open(const core::State& state, LogRequest request,
                       std::shared_ptr<LogReader> reader, int64_t now_us) {
   const auto job = state.jobs.find(request.job);
   if (job == state.jobs.end()) {
-    return reader->Finish(WithReason(
+    return reader->EndOfLogs(WithReason(
         absl::NotFoundError(absl::StrCat("there is no job ", request.job)), kJobNotFound));
   }
   for (const int32_t rank : request.ranks) {
     if (rank < 0 || rank >= job->second.spec.mesh.world_size()) {
-      return reader->Finish(WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                           "ranks: the job has ranks 0 to ",
-                                           job->second.spec.mesh.world_size() - 1, ", not ", rank)),
-                                       kInvalidField));
+      return reader->EndOfLogs(
+          WithReason(absl::InvalidArgumentError(absl::StrCat("ranks: the job has ranks 0 to ",
+                                                             job->second.spec.mesh.world_size() - 1,
+                                                             ", not ", rank)),
+                     kInvalidField));
     }
   }
   if (streams_.size() >= options_.max_requests) {
-    return reader->Finish(WithReason(
+    return reader->EndOfLogs(WithReason(
         absl::ResourceExhaustedError(absl::StrCat(streams_.size(), " log streams are open")),
         kQueueFull));
   }
@@ -156,7 +157,7 @@ void LogStreams::Finish(uint64_t id, const absl::Status& status) {
   }
   const std::shared_ptr<LogReader> reader = std::move(it->second.reader);
   streams_.erase(it);
-  reader->Finish(status);
+  reader->EndOfLogs(status);
 }
 
 }  // namespace fedshard::service

@@ -25,7 +25,7 @@ class LogReader {
   // False when the reader is too far behind to take more.
   virtual bool Take(const core::NodeId& node, const std::vector<LogLine>& lines) = 0;
   // Nothing follows.
-  virtual void Finish(const absl::Status& status) = 0;
+  virtual void EndOfLogs(const absl::Status& status) = 0;
 };
 
 struct LogRequest {

@@ -151,10 +151,10 @@ void Service::Unwatch(std::shared_ptr<JobWatcher> watcher) {
 
 void Service::ReadLogs(LogRequest request, std::shared_ptr<LogReader> reader) {
   const bool posted = inbox_.TryPost([this, request, reader] {
-    if (const absl::Status refusal = Refusal(); !refusal.ok()) return reader->Finish(refusal);
+    if (const absl::Status refusal = Refusal(); !refusal.ok()) return reader->EndOfLogs(refusal);
     logs_.Open(core_.state(), request, reader, clock_->Now().steady_us);
   });
-  if (!posted) reader->Finish(InboxRefusal());
+  if (!posted) reader->EndOfLogs(InboxRefusal());
 }
 
 void Service::StopLogs(std::shared_ptr<LogReader> reader) {
