@@ -39,8 +39,8 @@ absl::StatusOr<RankLog> RankLog::Open(const std::string& path, const Clock& cloc
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   FILE* file = error ? nullptr : fopen(path.c_str(), "ae");
   if (file == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot write the log ", path, ": ", error ? error.message() : strerror(errno)));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot write the log ", path, ": ",
+                                                     error ? error.message() : strerror(errno)));
   }
   return RankLog(file, clock);
 }

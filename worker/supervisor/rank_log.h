@@ -1,5 +1,5 @@
-// One rank's output: a file of time-stamped lines, and its last lines in memory for the message of a failed job.
-// Used by the supervisor's thread only.
+// One rank's output: a file of time-stamped lines, and its last lines in memory for the message of
+// a failed job. Used by the supervisor's thread only.
 #pragma once
 
 #include <cstdio>

@@ -139,7 +139,8 @@ bool Supervisor::ReadOutput(Child& child) {
 
 void Supervisor::CheckDeadlines() {
   const int64_t now = NowUs();
-  // After a pause of this process itself (stopped, or a machine asleep) nobody could have been heard: start anew.
+  // After a pause of this process itself (stopped, or a machine asleep) nobody could have been
+  // heard: start anew.
   const bool was_paused = now - last_loop_us_ > options_.trainer_timeout_us / 2;
   last_loop_us_ = now;
   for (auto& [id, child] : children_) {

@@ -1,6 +1,7 @@
-// Starts trainers, watches them, ends them and reaps them. One thread of its own does all forking, reading and reaping, so
-// that the parent-death signal, which follows the forking thread, comes exactly when the worker is gone.
-// All public functions may be called from any thread. Owned by the daemon.
+// Starts trainers, watches them, ends them and reaps them. One thread of its own does all forking,
+// reading and reaping, so that the parent-death signal, which follows the forking thread, comes
+// exactly when the worker is gone. All public functions may be called from any thread. Owned by the
+// daemon.
 #pragma once
 
 #include <compare>
@@ -52,7 +53,8 @@ struct SupervisorOptions {
 
 class Supervisor {
  public:
-  // Called once per started trainer, when it is reaped, on the supervisor's thread; must not block or call back.
+  // Called once per started trainer, when it is reaped, on the supervisor's thread; must not block
+  // or call back.
   using ExitCallback = std::function<void(const TrainerId&, const TrainerExit&)>;
 
   Supervisor(SupervisorOptions options, const Clock& clock, ExitCallback on_exit);

@@ -1,5 +1,5 @@
-// Trainers that crash, hang, ignore TERM or stop are seen, ended and reaped, with the reason and their last lines; nothing
-// survives the supervisor.
+// Trainers that crash, hang, ignore TERM or stop are seen, ended and reaped, with the reason and
+// their last lines; nothing survives the supervisor.
 #include "worker/supervisor/supervisor.h"
 
 #include <gmock/gmock.h>
@@ -16,8 +16,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
-using ::testing::HasSubstr;
 using testing::Eventually;
+using ::testing::HasSubstr;
 
 class SupervisorTest : public ::testing::Test {
  protected:
@@ -33,7 +33,9 @@ class SupervisorTest : public ::testing::Test {
   void Start(int rank, const std::string& script) {
     supervisor_->Start({{"job", 1, rank}, {"sh", "-c", script}, {}, {}, LogPath(rank)});
   }
-  std::string LogPath(int rank) const { return dir_.path() + "/job/rank-" + std::to_string(rank) + ".log"; }
+  std::string LogPath(int rank) const {
+    return dir_.path() + "/job/rank-" + std::to_string(rank) + ".log";
+  }
   TrainerExit WaitForExit(int rank) {
     EXPECT_TRUE(Eventually([&] {
       MutexLock lock(mu_);
@@ -61,7 +63,8 @@ TEST_F(SupervisorTest, ReportsExitWithTheLastLines) {
   EXPECT_EQ(exit.exit_code, 3);
   EXPECT_EQ(exit.signal, 0);
   EXPECT_EQ(exit.reason, "");
-  EXPECT_THAT(exit.log_tail, ElementsAre(EndsWith(" one"), EndsWith(" two"), EndsWith(" unfinished")));
+  EXPECT_THAT(exit.log_tail,
+              ElementsAre(EndsWith(" one"), EndsWith(" two"), EndsWith(" unfinished")));
   EXPECT_THAT(Log(0), HasSubstr("Z two\n"));
 }
 
