@@ -13,8 +13,8 @@ class Sampler {
   Sampler(int64_t tokens, int64_t sequence_length, uint64_t seed, Order order);
 
   int64_t windows() const { return windows_; }
-  // First token of sample `index` (0, 1, 2, ... without end). Epoch e = index / windows; each epoch visits every window
-  // once, shuffled: in an order given by (seed, e).
+  // First token of sample `index` (0, 1, 2, ... without end). Epoch e = index / windows; each epoch
+  // visits every window once, shuffled: in an order given by (seed, e).
   int64_t FirstToken(int64_t index) const;
 
  private:

@@ -1,6 +1,7 @@
-// A memory-mapped token file: raw little-endian uint16 or uint32 in NAME.bin, described by NAME.json:
-// {"dtype": "uint16", "count": 1115394, "vocabulary": 256, "tokenizer": "bytes", "checksum": "crc32:1a2b3c4d"}.
-// Immutable and thread-safe after opening.
+// A memory-mapped token file: raw little-endian uint16 or uint32 in NAME.bin, described by
+// NAME.json:
+// {"dtype": "uint16", "count": 1115394, "vocabulary": 256, "tokenizer": "bytes", "checksum":
+// "crc32:1a2b3c4d"}. Immutable and thread-safe after opening.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,9 @@ struct TokenFileInfo {
 
 class TokenFile {
  public:
-  // Errors name the file and the sidecar's field: NOT_FOUND, INVALID_ARGUMENT (sidecar), DATA_LOSS (size or checksum
-  // does not match; a token beyond the vocabulary). `verify` reads the whole file.
+  // Errors name the file and the sidecar's field: NOT_FOUND, INVALID_ARGUMENT (sidecar), DATA_LOSS
+  // (size or checksum does not match; a token beyond the vocabulary). `verify` reads the whole
+  // file.
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& path, bool verify);
   ~TokenFile();
 

@@ -1,0 +1,102 @@
+// Published Llama configurations are read as they are; what cannot be trained faithfully is refused
+// by its field.
+#include "common/spec/model_config_json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/testing/status_matchers.h"
+
+namespace fedshard {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+json Llama() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 8192,
+    "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 128256})");
+}
+
+TEST(ModelConfigJson, ReadsLlama3) {
+  const auto model = ParseModelConfig(Llama().dump());
+  ASSERT_THAT(model, testing::IsOk());
+  EXPECT_EQ(model->vocab_size, 128256);
+  EXPECT_EQ(model->head_dim, 128);
+  EXPECT_EQ(model->num_key_value_heads, 8);
+  EXPECT_EQ(model->rope_theta, 500000.0);
+  EXPECT_EQ(model->rms_norm_eps, 1e-5);
+  EXPECT_FALSE(model->tie_word_embeddings);
+}
+
+TEST(ModelConfigJson, FillsInDefaults) {
+  json config = Llama();
+  config.erase("num_key_value_heads");
+  config["head_dim"] = 64;
+  config["tie_word_embeddings"] = true;
+  const auto model = ParseModelConfig(config.dump());
+  ASSERT_THAT(model, testing::IsOk());
+  EXPECT_EQ(model->num_key_value_heads, 32);
+  EXPECT_EQ(model->head_dim, 64);
+  EXPECT_TRUE(model->tie_word_embeddings);
+}
+
+TEST(ModelConfigJson, RefusesByField) {
+  const std::vector<std::pair<std::string, json>> cases = {
+      {"architectures", {"GPT2LMHeadModel"}},
+      {"hidden_size", 0},
+      {"hidden_size", -1},
+      {"hidden_size", 1e30},
+      {"hidden_size", "big"},
+      {"vocab_size", 18446744073709551615u},
+      {"num_key_value_heads", 5},
+      {"num_attention_heads", 24},
+      {"head_dim", 63},
+      {"num_hidden_layers", 100000},
+      {"rms_norm_eps", 0},
+      {"rope_theta", "x"},
+      {"rope_scaling", {{"rope_type", "llama3"}}},
+      {"attention_bias", true},
+      {"mlp_bias", true},
+      {"hidden_act", "gelu"},
+      {"sliding_window", 4096},
+      {"quantization_config", {{"bits", 4}}},
+      {"tie_word_embeddings", 1},
+      {"qk_norm", true},
+  };
+  for (const auto& [field, value] : cases) {
+    json config = Llama();
+    config[field] = value;
+    EXPECT_THAT(ParseModelConfig(config.dump()),
+                testing::StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(field + ": ")))
+        << value;
+  }
+  for (const char* field : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                            "num_attention_heads"}) {
+    json config = Llama();
+    config.erase(field);
+    EXPECT_THAT(ParseModelConfig(config.dump()),
+                testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr(std::string(field) + ": is missing")));
+  }
+}
+
+TEST(ModelConfigJson, RefusesWhatIsNoConfiguration) {
+  for (const std::string text : {"", "[]", "{", "null", "{}"}) {
+    EXPECT_THAT(ParseModelConfig(text), testing::StatusIs(absl::StatusCode::kInvalidArgument))
+        << text;
+  }
+  EXPECT_THAT(ParseModelConfig(std::string(3 << 20, ' ')),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+}  // namespace
+}  // namespace fedshard
