@@ -1,0 +1,328 @@
+#include "worker/trainer/control_client.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "fedshard/v1/trainer_service.grpc.pb.h"
+#include "worker/trainer/translate.h"
+
+namespace fedshard::trainer {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr auto kAlivePeriod = seconds(1);
+constexpr auto kStartTimeout = seconds(30);
+// A decision waits for the slowest group, its averaging and an evaluation; longer than this the
+// coordinator is not coming back.
+constexpr auto kDirectiveTimeout = seconds(600);
+constexpr auto kFinishTimeout = seconds(10);
+// Between being told to end and being ended: enough to leave a collective and say goodbye, within
+// the worker's own grace.
+constexpr auto kExitGrace = std::chrono::milliseconds(1500);
+constexpr size_t kMaxOutbox = 1024;
+constexpr size_t kMaxInbox = 256;
+
+}  // namespace
+
+struct ControlClient::Wire {
+  using Stream = grpc::ClientReaderWriter<v1::AttachRequest, v1::AttachResponse>;
+
+  std::string token;
+  std::unique_ptr<v1::TrainerService::Stub> stub;
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream;
+
+  Mutex mu;
+  CondVar changed;
+  std::deque<v1::AttachRequest> outbox GUARDED_BY(mu);
+  bool writing GUARDED_BY(mu) = false;  // One is out of the outbox and not yet on the wire.
+  bool closed GUARDED_BY(mu) = false;
+  std::set<grpc::ClientContext*> calls GUARDED_BY(mu);  // Rendezvous calls under way.
+
+  void Push(v1::AttachRequest request) {
+    MutexLock lock(mu);
+    // Steps are only shown to people: they give way.
+    const bool droppable = request.rank_report().has_steps();
+    if (closed || (droppable && outbox.size() > kMaxOutbox / 2)) return;
+    while (outbox.size() >= kMaxOutbox && !closed) changed.WaitFor(mu, seconds(1));
+    outbox.push_back(std::move(request));
+    changed.NotifyAll();
+  }
+  void Close() {
+    MutexLock lock(mu);
+    closed = true;
+    for (grpc::ClientContext* call : calls) call->TryCancel();
+    changed.NotifyAll();
+  }
+};
+
+ControlClient::ControlClient(const std::string& socket_path, std::string token)
+    : wire_(std::make_shared<Wire>()) {
+  wire_->token = std::move(token);
+  wire_->stub = v1::TrainerService::NewStub(
+      grpc::CreateChannel(absl::StrCat("unix:", socket_path), grpc::InsecureChannelCredentials()));
+  wire_->stream = wire_->stub->Attach(&wire_->context);
+  v1::AttachRequest hello;
+  hello.mutable_hello()->set_token(wire_->token);
+  wire_->Push(std::move(hello));
+  writer_ = std::thread([this] { WriteLoop(); });
+  reader_ = std::thread([this] { ReadLoop(); });
+}
+
+ControlClient::~ControlClient() {
+  {
+    MutexLock lock(mu_);
+    finishing_ = true;
+  }
+  wire_->Close();
+  wire_->context.TryCancel();
+  writer_.join();
+  reader_.join();
+}
+
+void ControlClient::WriteLoop() {
+  while (true) {
+    v1::AttachRequest next;
+    {
+      MutexLock lock(wire_->mu);
+      wire_->writing = false;
+      wire_->changed.NotifyAll();
+      if (wire_->outbox.empty() && !wire_->closed) wire_->changed.WaitFor(wire_->mu, kAlivePeriod);
+      if (wire_->closed) return;
+      if (wire_->outbox.empty()) {
+        next.mutable_alive();
+      } else {
+        next = std::move(wire_->outbox.front());
+        wire_->outbox.pop_front();
+        wire_->writing = true;
+      }
+    }
+    if (!wire_->stream->Write(next)) return;  // The reader sees the end.
+  }
+}
+
+void ControlClient::ReadLoop() {
+  v1::AttachResponse response;
+  while (wire_->stream->Read(&response)) {
+    if (response.has_stop()) {
+      Stop(kExitStopped, response.stop().message());
+      continue;
+    }
+    MutexLock lock(mu_);
+    if (response.has_start()) {
+      start_ = TranslateStart(response.start());
+    } else if (inbox_.size() < kMaxInbox) {
+      if (auto directive = TranslateDirective(response.rank_directive())) {
+        inbox_.push_back(*std::move(directive));
+      }
+    }
+    changed_.NotifyAll();
+  }
+  const grpc::Status status = wire_->stream->Finish();
+  bool lost = false;
+  {
+    MutexLock lock(mu_);
+    closed_ = true;
+    lost = !finishing_;
+    changed_.NotifyAll();
+  }
+  if (lost) {
+    Stop(kExitLostWorker, absl::StrCat("the worker is gone: ", status.error_message()));
+  }
+  wire_->Close();
+}
+
+void ControlClient::Stop(int exit_code, const std::string& why) {
+  std::function<void()> abort;
+  {
+    MutexLock lock(mu_);
+    if (stopped_) return;
+    stopped_.emplace(exit_code, why);
+    abort = abort_;
+    changed_.NotifyAll();
+  }
+  LogWarning(absl::StrCat("stopping: ", why));
+  {
+    MutexLock lock(wire_->mu);
+    for (grpc::ClientContext* call : wire_->calls) call->TryCancel();
+  }
+  if (abort) abort();
+  // Detached on purpose: it outlives everything, and ends with the process.
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(kExitGrace);
+    _exit(exit_code);
+  }).detach();
+}
+
+void ControlClient::SetAbort(std::function<void()> abort) {
+  bool now = false;
+  {
+    MutexLock lock(mu_);
+    abort_ = abort;
+    now = stopped_.has_value();
+  }
+  if (now && abort) abort();
+}
+
+std::optional<Stopped> ControlClient::stopped() {
+  MutexLock lock(mu_);
+  return stopped_;
+}
+
+void ControlClient::ThrowIfStopped() {
+  MutexLock lock(mu_);
+  if (stopped_) throw Stopped(*stopped_);
+}
+
+RankStart ControlClient::Attach() {
+  const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
+  MutexLock lock(mu_);
+  while (!start_) {
+    if (stopped_) throw Stopped(*stopped_);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw Stopped(kExitLostWorker, "the worker did not say what to start");
+    }
+    changed_.WaitFor(mu_, std::chrono::milliseconds(500));
+  }
+  return *start_;
+}
+
+Directive ControlClient::Next() {
+  const auto deadline = std::chrono::steady_clock::now() + kDirectiveTimeout;
+  MutexLock lock(mu_);
+  while (true) {
+    if (stopped_) throw Stopped(*stopped_);
+    if (!inbox_.empty()) {
+      Directive next = std::move(inbox_.front());
+      inbox_.pop_front();
+      return next;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw Failure("INTERNAL", "no decision of the coordinator for 10 minutes");
+    }
+    changed_.WaitFor(mu_, std::chrono::milliseconds(500));
+  }
+}
+
+void ControlClient::SendSteps(const std::vector<StepRecord>& steps) {
+  ThrowIfStopped();
+  wire_->Push(TranslateSteps(steps));
+}
+
+void ControlClient::SendReady(const GroupReady& ready) {
+  ThrowIfStopped();
+  wire_->Push(TranslateReady(ready));
+}
+
+void ControlClient::SendVote(const Vote& vote) {
+  ThrowIfStopped();
+  wire_->Push(TranslateVote(vote));
+}
+
+void ControlClient::SendEvaluation(const Evaluation& evaluation) {
+  ThrowIfStopped();
+  wire_->Push(TranslateEvaluation(evaluation));
+}
+
+void ControlClient::SendSummary(const Summary& summary) {
+  ThrowIfStopped();
+  wire_->Push(TranslateSummary(summary));
+}
+
+void ControlClient::SendFailure(const Failure& failure) {
+  wire_->Push(TranslateFailure(failure.reason, failure.what()));
+}
+
+void ControlClient::Finish() {
+  const auto deadline = std::chrono::steady_clock::now() + kFinishTimeout;
+  {
+    MutexLock lock(mu_);
+    finishing_ = true;
+  }
+  {
+    MutexLock lock(wire_->mu);
+    while (!wire_->closed && (!wire_->outbox.empty() || wire_->writing) &&
+           std::chrono::steady_clock::now() < deadline) {
+      wire_->changed.WaitFor(wire_->mu, std::chrono::milliseconds(100));
+    }
+    wire_->closed = true;  // The writer ends.
+    wire_->changed.NotifyAll();
+  }
+  wire_->stream->WritesDone();
+  // The worker answers the end of our stream with the end of its own, once it has read everything.
+  MutexLock lock(mu_);
+  while (!closed_ && std::chrono::steady_clock::now() < deadline) {
+    changed_.WaitFor(mu_, std::chrono::milliseconds(100));
+  }
+}
+
+class ControlClient::ScopedKeys : public collective::KeyValueClient {
+ public:
+  ScopedKeys(std::shared_ptr<Wire> wire, std::string scope)
+      : wire_(std::move(wire)), scope_(std::move(scope)) {}
+
+  void Set(const std::string& key, const std::vector<uint8_t>& value) override {
+    v1::SetTrainerKeyRequest request;
+    request.set_token(wire_->token);
+    request.set_scope(scope_);
+    request.set_key(key);
+    request.set_value(value.data(), value.size());
+    v1::SetTrainerKeyResponse response;
+    Call(std::chrono::milliseconds(10'000), key, [&](grpc::ClientContext* context) {
+      return wire_->stub->SetTrainerKey(context, request, &response);
+    });
+  }
+
+  std::vector<std::vector<uint8_t>> Get(const std::vector<std::string>& keys,
+                                        std::chrono::milliseconds timeout) override {
+    v1::GetTrainerKeysRequest request;
+    request.set_token(wire_->token);
+    request.set_scope(scope_);
+    for (const std::string& key : keys) request.add_keys(key);
+    v1::GetTrainerKeysResponse response;
+    Call(timeout, keys.empty() ? "" : keys[0], [&](grpc::ClientContext* context) {
+      return wire_->stub->GetTrainerKeys(context, request, &response);
+    });
+    std::vector<std::vector<uint8_t>> values;
+    for (const std::string& value : response.values())
+      values.emplace_back(value.begin(), value.end());
+    return values;
+  }
+
+ private:
+  template <typename CallFn>
+  void Call(std::chrono::milliseconds timeout, const std::string& key, CallFn call) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
+    {
+      MutexLock lock(wire_->mu);
+      if (wire_->closed) throw std::runtime_error("rendezvous: the worker is gone");
+      wire_->calls.insert(&context);
+    }
+    const grpc::Status status = call(&context);
+    {
+      MutexLock lock(wire_->mu);
+      wire_->calls.erase(&context);
+    }
+    if (!status.ok()) {
+      throw std::runtime_error(
+          absl::StrCat("rendezvous key ", scope_, "/", key, ": ", status.error_message()));
+    }
+  }
+
+  std::shared_ptr<Wire> wire_;
+  std::string scope_;
+};
+
+std::shared_ptr<collective::KeyValueClient> ControlClient::Keys(const std::string& scope) {
+  return std::make_shared<ScopedKeys>(wire_, scope);
+}
+
+}  // namespace fedshard::trainer

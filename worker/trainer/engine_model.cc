@@ -1,0 +1,246 @@
+#include "worker/trainer/engine_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <malloc.h>
+
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "worker/collective/group_factory.h"
+#include "worker/collective/store_adapter.h"
+#include "worker/data/sampler.h"
+#include "worker/data/token_file.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/math_backend.h"
+#include "worker/federation/averager.h"
+#include "worker/trainer/evaluation_plan.h"
+#include "worker/trainer/sampling.h"
+
+namespace fedshard::trainer {
+namespace {
+
+void PrepareProcess(const Settings& settings) {
+  at::set_num_threads(settings.threads);
+  at::set_num_interop_threads(1);
+  // glibc maps tensors above 32 MiB afresh at each operation, and page faults then cost more than
+  // the arithmetic.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+std::unique_ptr<data::TokenFile> OpenTokens(const std::string& path, bool verify,
+                                            const Settings& settings) {
+  auto file = data::TokenFile::Open(path, verify);
+  if (!file.ok()) throw Failure("BAD_TOKEN_FILE", std::string(file.status().message()));
+  const data::TokenFileInfo& info = (*file)->info();
+  if (info.vocabulary > settings.model.vocab_size) {
+    throw Failure("BAD_TOKEN_FILE", absl::StrCat(path, ": vocabulary of ", info.vocabulary,
+                                                 " is larger than the model's vocab_size = ",
+                                                 settings.model.vocab_size));
+  }
+  if (info.count < settings.sequence_length + 1) {
+    throw Failure("BAD_TOKEN_FILE",
+                  absl::StrCat(path, ": has ", info.count, " tokens, but one sample takes ",
+                               settings.sequence_length + 1));
+  }
+  return *std::move(file);
+}
+
+engine::EngineOptions EngineOptionsFrom(const Settings& settings, int gpu) {
+  engine::EngineOptions options;
+  options.model = settings.model;
+  const OptimizerSettings& o = settings.optimizer;
+  options.optimizer = {
+      o.adamw ? engine::OptimizerOptions::Type::kAdamW : engine::OptimizerOptions::Type::kSgd,
+      o.beta1,
+      o.beta2,
+      o.eps,
+      o.weight_decay,
+      o.clip,
+      o.momentum};
+  options.sequence_length = settings.sequence_length;
+  options.micro_batch = settings.micro_batch;
+  options.accumulation = settings.accumulation;
+  options.cuda = settings.cuda;
+  options.gpu = gpu;
+  return options;
+}
+
+class EngineModel : public AbortableModel {
+ public:
+  explicit EngineModel(const ModelInputs& inputs)
+      : settings_(*inputs.settings),
+        rank_(inputs.start.rank),
+        at_(settings_.mesh.CoordinatesOf(rank_)) {
+    // One rank of each group reads its files from end to end; the others check their sizes.
+    const bool verify = at_.replica == 0 && at_.shard == 0;
+    train_ = OpenTokens(settings_.train_path, verify, settings_);
+    sampler_ = std::make_unique<data::Sampler>(
+        train_->info().count, settings_.sequence_length, settings_.data_seed,
+        settings_.shuffled ? data::Order::kShuffled : data::Order::kSequential);
+    if (settings_.evaluation_sequences > 0) {
+      validation_ = OpenTokens(settings_.validation_path, verify, settings_);
+    }
+    Connect(inputs);
+    inputs.on_connected(*this);
+    engine_ = std::make_unique<engine::Engine>(EngineOptionsFrom(settings_, inputs.start.gpu),
+                                               *comms_.shard, *comms_.replica);
+    engine_->InitializeRandom(settings_.model_seed);
+    if (settings_.averages) {
+      averager_ = std::make_unique<federation::Averager>(engine_->master_shards(),
+                                                         *comms_.federation, settings_.chunk_bytes);
+    }
+  }
+
+  StepOutcome Step(int64_t step, int64_t first_sample, double learning_rate) override {
+    std::vector<at::Tensor> micro_batches;
+    for (int64_t m = 0; m < settings_.accumulation; ++m) {
+      const int64_t id =
+          (at_.replica * settings_.accumulation + m) * settings_.mesh.shards + at_.shard;
+      micro_batches.push_back(
+          Samples(first_sample + id * settings_.micro_batch, settings_.micro_batch));
+    }
+    engine::StepResult result;
+    try {
+      result = engine_->Step(micro_batches, learning_rate);
+    } catch (const engine::NonFiniteError& error) {
+      throw Failure("NON_FINITE_LOSS",
+                    absl::StrCat("step ", step, ", rank ", rank_, ": ", error.what()));
+    }
+    if (settings_.check_replicas_every > 0 && step % settings_.check_replicas_every == 0) {
+      CheckReplicas(step);
+    }
+    return {result.loss, result.gradient_norm, result.tokens};
+  }
+
+  uint64_t ShardHash() override { return engine_->ShardHash(); }
+  uint64_t Average(double weight) override { return averager_->Average(weight); }
+  void CommitAverage() override { averager_->Commit(); }
+  void DropAverage() override { averager_->Abort(); }
+
+  std::pair<double, int64_t> Evaluate() override {
+    const int64_t available = (validation_->info().count - 1) / settings_.sequence_length;
+    const int64_t windows = std::min(settings_.evaluation_sequences, available);
+    double loss_sum = 0, tokens = 0;
+    for (const int64_t window : EvaluationWindows(settings_.mesh, rank_, windows)) {
+      at::Tensor batch = at::empty({1, settings_.sequence_length + 1}, at::kLong);
+      validation_->Read(std::max<int64_t>(window, 0) * settings_.sequence_length,
+                        settings_.sequence_length + 1, batch.mutable_data_ptr<int64_t>());
+      const engine::LossSum loss = engine_->Evaluate(batch);
+      if (window < 0) continue;
+      loss_sum += loss.loss_sum;
+      tokens += static_cast<double>(loss.tokens);
+    }
+    // In rank order, so every rank has the same sum.
+    for (collective::Comm* comm : {comms_.shard.get(), comms_.replica.get()}) {
+      double loss_of_all = 0, tokens_of_all = 0;
+      for (const auto& part : comm->AllGatherScalars({loss_sum, tokens})) {
+        loss_of_all += part[0];
+        tokens_of_all += part[1];
+      }
+      loss_sum = loss_of_all;
+      tokens = tokens_of_all;
+    }
+    return {loss_sum, static_cast<int64_t>(tokens)};
+  }
+
+  std::string ParameterHash() override { return engine_->ParameterHash(); }
+
+  std::vector<uint32_t> Sample() override {
+    const SampleSettings& sample = settings_.sample;
+    if (sample.tokens == 0 || at_.group != 0 || at_.replica != 0) return {};
+    std::mt19937_64 random(sample.seed);
+    std::vector<int64_t> context(sample.prompt.begin(), sample.prompt.end());
+    std::vector<uint32_t> result = sample.prompt;
+    for (int32_t i = 0; i < sample.tokens; ++i) {
+      const int64_t length =
+          std::min<int64_t>(settings_.sequence_length, static_cast<int64_t>(context.size()));
+      const at::Tensor logits = engine_->NextTokenLogits(
+          at::tensor(at::ArrayRef<int64_t>(context.data() + context.size() - length, length),
+                     at::kLong)
+              .contiguous());
+      const float* values = logits.const_data_ptr<float>();
+      uint64_t token = PickToken({values, values + logits.numel()}, sample.temperature, random);
+      // The first shard's choice holds, whatever CPU the others have.
+      token = comms_.shard->AllGatherWords({token})[0][0];
+      context.push_back(static_cast<int64_t>(token));
+      result.push_back(static_cast<uint32_t>(token));
+    }
+    return result;
+  }
+
+  SentBytes Sent() override {
+    return {comms_.shard->bytes_sent(), comms_.replica->bytes_sent(),
+            comms_.federation->bytes_sent()};
+  }
+  int64_t parameters() override { return engine_->parameters(); }
+  int64_t padded_parameters() override { return engine_->padded_parameters(); }
+  void Abort() override { comms_.Abort(); }
+
+ private:
+  void Connect(const ModelInputs& inputs) {
+    const std::chrono::milliseconds timeout(settings_.collective_timeout_ms);
+    collective::GroupOptions options;
+    options.backend = settings_.cuda ? collective::Backend::kNccl : collective::Backend::kGloo;
+    options.address = inputs.start.data_address;
+    options.timeout = timeout;
+    options.gpu = inputs.start.gpu;
+    comms_ = collective::ConnectMesh(
+        settings_.mesh, rank_, collective::MakeStore(inputs.group_keys, timeout),
+        collective::MakeStore(inputs.federation_keys, timeout), options);
+  }
+
+  // [count, T+1] of samples first, first + 1, …
+  at::Tensor Samples(int64_t first, int64_t count) {
+    const int64_t length = settings_.sequence_length + 1;
+    at::Tensor batch = at::empty({count, length}, at::kLong);
+    for (int64_t i = 0; i < count; ++i) {
+      train_->Read(sampler_->FirstToken(first + i), length,
+                   batch.mutable_data_ptr<int64_t>() + i * length);
+    }
+    return batch;
+  }
+
+  void CheckReplicas(int64_t step) {
+    const auto hashes = comms_.replica->AllGatherWords({engine_->ShardHash()});
+    for (size_t replica = 1; replica < hashes.size(); ++replica) {
+      if (hashes[replica] != hashes[0]) {
+        const Mesh& mesh = settings_.mesh;
+        throw Failure(
+            "REPLICAS_DIFFER",
+            absl::StrCat("after step ", step, " shard ", at_.shard, " differs between rank ",
+                         mesh.RankOf({at_.group, 0, at_.shard}), " and rank ",
+                         mesh.RankOf({at_.group, static_cast<int32_t>(replica), at_.shard})));
+      }
+    }
+  }
+
+  const Settings& settings_;
+  const int32_t rank_;
+  const MeshCoordinates at_;
+  std::unique_ptr<data::TokenFile> train_, validation_;
+  std::unique_ptr<data::Sampler> sampler_;
+  collective::MeshComms comms_;  // Outlives the engine and the averager.
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<federation::Averager> averager_;
+};
+
+}  // namespace
+
+std::unique_ptr<AbortableModel> MakeEngineModel(const ModelInputs& inputs) {
+  PrepareProcess(*inputs.settings);
+  auto model = std::make_unique<EngineModel>(inputs);
+  LogInfo(absl::StrCat(model->parameters(), " parameters, ", model->padded_parameters(),
+                       " with padding"));
+  return model;
+}
+
+bool IsCollectiveError(const std::exception& error) {
+  return dynamic_cast<const collective::CommError*>(&error) != nullptr;
+}
+
+}  // namespace fedshard::trainer

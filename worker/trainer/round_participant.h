@@ -1,0 +1,54 @@
+// A rank's part in the round protocol (docs/design/0001): vote on the start, then round after round
+// train, average out of place, vote, and apply what was decided. Owned by main; runs on the
+// training thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/mesh.h"
+#include "worker/trainer/control.h"
+#include "worker/trainer/rank_model.h"
+#include "worker/trainer/settings.h"
+
+namespace fedshard::trainer {
+
+class RoundParticipant {
+ public:
+  // All must outlive this.
+  RoundParticipant(const Settings& settings, int32_t rank, Control& control, RankModel& model,
+                   const Clock& clock);
+
+  // From the vote on the start to the summary. Throws what Control and RankModel throw.
+  void Run();
+
+ private:
+  Decision AwaitDecision(int64_t round);
+  // The steps of an assignment, and GroupReady.
+  void Train(const Assignment& assignment);
+  // Waits for the plan of the round, averages, votes, and waits for the decision; again for each
+  // new attempt.
+  Decision Conclude(int64_t round);
+  void VoteOn(const Plan& plan);
+  void Apply(const Decision& decision);
+  void Evaluate(int64_t round);
+  void Finish();
+  void ReportStep(const StepRecord& record);
+  void FlushSteps();
+  bool first_of_group() const { return at_.replica == 0 && at_.shard == 0; }
+
+  const Settings& settings_;
+  const int32_t rank_;
+  const MeshCoordinates at_;
+  Control& control_;
+  RankModel& model_;
+  const Clock& clock_;
+
+  SentBytes sent_;  // In the steps and averaging of the open round.
+  bool average_pending_ = false;
+  std::vector<StepRecord> unreported_;
+  int64_t reported_us_ = 0;
+};
+
+}  // namespace fedshard::trainer
