@@ -14,6 +14,10 @@ constexpr size_t kLogLineBytesShown = 400;
 
 }  // namespace
 
+std::string CountOf(int64_t count, const std::string& noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
 std::string FormatRanks(const std::vector<int32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < ranks.size();) {

@@ -10,6 +10,9 @@
 
 namespace fedshard::core {
 
+// "1 slot", "2 slots"
+std::string CountOf(int64_t count, const std::string& noun);
+
 // "rank 3", "ranks 0-3, 7"; `ranks` ascending.
 std::string FormatRanks(const std::vector<int32_t>& ranks);
 

@@ -96,7 +96,7 @@ void Restart(Transition& t, Node& node, const RegisterNode& command) {
   Describe(node, command);
   t.changed = t.look_at_queue = true;
   t.NodeEvent(node.id, restarted ? "NODE_RESTARTED" : "NODE_REGISTERED",
-              absl::StrCat(command.slots, " slots"));
+              CountOf(command.slots, "slot"));
   if (restarted) LoseRanks(t, node.id, absl::StrCat("the worker of ", node.id, " restarted"));
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "coordinator/core/describe.h"
 #include "coordinator/core/queue.h"
 #include "coordinator/core/stopping.h"
 
@@ -77,7 +78,7 @@ void QueueJob(Transition& t, const SubmitJob& command) {
   Remember(t, command.request_id, RequestKind::kSubmit, job.spec.id);
   t.SetCondition(job, kPlaced, false, job.reason, "");
   t.SetCondition(job, kReady, false, job.reason, "");
-  t.JobEvent(job, "QUEUED", absl::StrCat(job.spec.mesh.world_size(), " ranks"));
+  t.JobEvent(job, "QUEUED", CountOf(job.spec.mesh.world_size(), "rank"));
   t.look_at_queue = true;
 }
 
@@ -100,10 +101,11 @@ void HandleSubmitJob(Transition& t, const SubmitJob& command) {
                         "JOB_EXISTS");
   }
   if (t.state.queue.size() >= t.options.max_jobs_queued) {
-    return t.ReplyError(command.reply_to,
-                        absl::ResourceExhaustedError(absl::StrCat(
-                            t.state.queue.size(), " jobs wait already, no more are taken")),
-                        "QUEUE_FULL");
+    return t.ReplyError(
+        command.reply_to,
+        absl::ResourceExhaustedError(absl::StrCat(CountOf(t.state.queue.size(), "job"),
+                                                  " in the queue already, no more are taken")),
+        "QUEUE_FULL");
   }
   if (command.validate_only) return ReplyValidated(t, command);
   QueueJob(t, command);

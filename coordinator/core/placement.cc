@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/core/describe.h"
 
 namespace fedshard::core {
 namespace {
@@ -188,22 +189,24 @@ std::optional<PlacementRefusal> CheckFit(const std::vector<NodeSlots>& nodes, co
   const SlotCounts counts = Count(nodes, mesh);
   const int64_t wanted = mesh.world_size();
   const int64_t shard_groups = int64_t{mesh.groups} * mesh.replicas;
+  const std::string needs = absl::StrCat("needs ", CountOf(wanted, "slot"));
+  const std::string free =
+      absl::StrCat(counts.free, " of ", counts.slots, counts.free == 1 ? " is" : " are", " free");
   if (counts.slots < wanted) {
-    return PlacementRefusal{RefusalReason::kNeverFits,
-                            absl::StrCat("needs ", wanted, " slots, the ", nodes.size(),
-                                         " registered nodes have ", counts.slots, " in all")};
+    return PlacementRefusal{
+        RefusalReason::kNeverFits,
+        absl::StrCat(needs, ", the cluster has ", counts.slots, " on ",
+                     CountOf(static_cast<int64_t>(nodes.size()), "active node"))};
   }
   if (counts.free < wanted) {
-    return PlacementRefusal{
-        RefusalReason::kNotNow,
-        absl::StrCat("needs ", wanted, " slots, ", counts.free, " of ", counts.slots, " are free")};
+    return PlacementRefusal{RefusalReason::kNotNow, absl::StrCat(needs, ", ", free)};
   }
   if (counts.whole >= shard_groups && counts.whole_free < shard_groups) {
     return PlacementRefusal{
         RefusalReason::kNotNow,
-        absl::StrCat("needs ", shard_groups, " times ", mesh.shards,
-                     " free slots on one node, there are ", counts.whole_free, " such places (",
-                     counts.free, " of ", counts.slots, " slots are free)")};
+        absl::StrCat("needs ", mesh.shards, " free slots on one node for each of ",
+                     CountOf(shard_groups, "shard group"), ", there is room for ",
+                     counts.whole_free, " (", free, ")")};
   }
   return std::nullopt;
 }

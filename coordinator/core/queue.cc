@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/describe.h"
 #include "coordinator/core/placement.h"
 
 namespace fedshard::core {
@@ -71,10 +72,10 @@ void StartJob(Transition& t, Job& job, const Placements& placements) {
   t.state.active.insert(job.spec.id);
   job.state = JobState::kStarting;
   job.reason = "PLACED";
-  job.message = absl::StrCat(placements.size(), " ranks are starting");
+  job.message = absl::StrCat(CountOf(placements.size(), "rank"), " to start");
   job.start.started_us = t.now.steady_us;
   job.deadline_us = t.now.steady_us + t.options.start_deadline_us;
-  t.SetCondition(job, kPlaced, true, job.reason, absl::StrCat(placements.size(), " ranks"));
+  t.SetCondition(job, kPlaced, true, job.reason, CountOf(placements.size(), "rank"));
   t.SetCondition(job, kReady, false, "STARTING", job.message);
   t.JobEvent(job, job.reason, job.message);
   for (const Group& group : job.groups) SendStart(t, job, group);

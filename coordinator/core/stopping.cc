@@ -25,7 +25,7 @@ void AbortOpenRound(Transition& t, Job& job, const std::string& message) {
   round.decided = t.now;
   round.votes.clear();
   ++job.rounds_aborted;
-  t.JobEvent(job, "ROUND_ABORTED", absl::StrCat("round ", round.number, ": ", message));
+  t.JobEvent(job, "ROUND_ABORTED", absl::StrCat("round ", round.number));
 }
 
 void MarkStopped(Transition& t, Job& job) {
