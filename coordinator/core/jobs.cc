@@ -78,8 +78,8 @@ void QueueJob(Transition& t, const SubmitJob& command) {
   Remember(t, command.request_id, RequestKind::kSubmit, job.spec.id);
   t.SetCondition(job, kPlaced, false, job.reason, "");
   t.SetCondition(job, kReady, false, job.reason, "");
+  t.changed = t.look_at_queue = true;
   t.JobEvent(job, "QUEUED", CountOf(job.spec.mesh.world_size(), "rank"));
-  t.look_at_queue = true;
 }
 
 }  // namespace
@@ -141,7 +141,7 @@ void HandleCancelJob(Transition& t, const CancelJob& command) {
   job.reason = "CANCELED_BY_USER";
   job.message = command.reason;
   job.state = queued ? JobState::kCanceled : JobState::kCanceling;
-  t.look_at_queue = true;
+  t.changed = t.look_at_queue = true;
   t.JobEvent(job, job.reason, command.reason);
   if (queued) {
     auto& queue = t.state.queue;

@@ -6,18 +6,33 @@
 // failure is in its trace; FEDSHARD_SEEDS=N tries more of them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "coordinator/core/record.h"
 #include "coordinator/core/simulated_cluster.h"
 
 namespace fedshard::core {
 namespace {
+
+// The first line that differs, or "": whole states are too long to print.
+std::string FirstDifference(const std::string& a, const std::string& b) {
+  if (a == b) return "";
+  const std::vector<std::string> left = absl::StrSplit(a, '\n'), right = absl::StrSplit(b, '\n');
+  size_t i = 0;
+  while (i < left.size() && i < right.size() && left[i] == right[i]) ++i;
+  return absl::StrCat(i < left.size() ? left[i] : "(end)", "  <->  ",
+                      i < right.size() ? right[i] : "(end)");
+}
 
 class Invariants {
  public:
@@ -33,7 +48,7 @@ class Invariants {
     }
     const std::string text = Serialize(core.state());
     if (effects.records.empty()) {
-      ASSERT_EQ(text, last_text_) << "changed without a record";
+      ASSERT_EQ(FirstDifference(text, last_text_), "") << "changed without a record";
     }
     last_text_ = text;
     for (const Record& record : effects.records) records.push_back(record);
@@ -162,7 +177,9 @@ TEST(RandomWalk, InvariantsHoldUnderEverySchedule) {
     ExpectAllEnded(cluster.core().state());
     const std::string once = ApplyAll(cluster.log(), options);
     EXPECT_TRUE(once == ApplyAll(cluster.log(), options)) << "not deterministic";
-    EXPECT_EQ(Replay(invariants.records, options), Serialize(cluster.core().state()));
+    EXPECT_EQ(
+        FirstDifference(Replay(invariants.records, options), Serialize(cluster.core().state())),
+        "");
     for (const auto& [id, job] : cluster.core().state().jobs) {
       ++ends[job.state];
       ++reasons[job.reason];
