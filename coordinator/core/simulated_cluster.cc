@@ -241,7 +241,7 @@ void SimulatedCluster::Vote(Worker& worker, const RankId& from, const JobSpec& s
   worker.outbox.push_back(vote);
 }
 
-void SimulatedCluster::Exit(Worker& worker, const RankKey& rank, int32_t code, int32_t signal,
+void SimulatedCluster::Exit(Worker& worker, RankKey rank, int32_t code, int32_t signal,
                             const std::string& reason) {
   worker.ranks.erase(rank);
   RankExited exited;

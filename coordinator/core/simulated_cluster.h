@@ -68,8 +68,7 @@ class SimulatedCluster {
   void Handle(Worker& worker, const DirectRanks& direct);
   void Obey(Worker& worker, const RankId& from, const JobSpec& spec, const RoundPlan& plan);
   void Obey(Worker& worker, const RankId& from, const JobSpec& spec, const RoundDecision& decision);
-  void Exit(Worker& worker, const RankKey& rank, int32_t code, int32_t signal,
-            const std::string& reason);
+  void Exit(Worker& worker, RankKey rank, int32_t code, int32_t signal, const std::string& reason);
   void Vote(Worker& worker, const RankId& from, const JobSpec& spec, int64_t round,
             int32_t attempt);
 
