@@ -67,6 +67,8 @@ class Subprocess {
   void Signal(int signal);
   // TERM, and KILL after `grace_us`; returns when the child is reaped.
   Exit Stop(int64_t grace_us);
+  // Lets the child live on without this object, which is then done with it.
+  void Detach() { exit_ = Exit{}; }
 
  private:
   Subprocess() = default;

@@ -1,6 +1,9 @@
 #include "common/spec/validate.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "common/ids.h"
@@ -13,6 +16,15 @@ constexpr int64_t kMaxRanks = 1 << 20;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSequence = 1 << 24;
+
+// Also of specifications that are not valid yet: sticks at the largest value instead of overflowing.
+int64_t Product(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors) {
+    if (__builtin_mul_overflow(product, factor, &product)) return INT64_MAX;
+  }
+  return product;
+}
 
 class Violations {
  public:
@@ -188,21 +200,23 @@ std::vector<v1::FieldViolation> ValidateSpec(const v1::JobSpec& spec) {
 }
 
 int32_t WorldSize(const v1::JobSpec& spec) {
-  return spec.mesh().federation_groups() * spec.mesh().replicas() * spec.mesh().shards();
+  return static_cast<int32_t>(std::min<int64_t>(
+      Product({spec.mesh().federation_groups(), spec.mesh().replicas(), spec.mesh().shards()}),
+      INT32_MAX));
 }
 
 int64_t SamplesPerGroupStep(const v1::JobSpec& spec) {
-  return int64_t{spec.training().micro_batch()} * spec.training().accumulation() *
-         spec.mesh().replicas() * spec.mesh().shards();
+  return Product({spec.training().micro_batch(), spec.training().accumulation(),
+                  spec.mesh().replicas(), spec.mesh().shards()});
 }
 
 int64_t TokensPerStep(const v1::JobSpec& spec) {
-  return SamplesPerGroupStep(spec) * spec.mesh().federation_groups() *
-         spec.data().sequence_length();
+  return Product({SamplesPerGroupStep(spec), spec.mesh().federation_groups(),
+                  spec.data().sequence_length()});
 }
 
 int64_t TotalTokens(const v1::JobSpec& spec) {
-  return TokensPerStep(spec) * spec.training().steps();
+  return Product({TokensPerStep(spec), spec.training().steps()});
 }
 
 bool Averages(const v1::JobSpec& spec) {
