@@ -40,13 +40,16 @@ int ExitCodeOf(grpc::StatusCode code) {
 }
 
 // "shakespeare" and "jobs/shakespeare" both name the job.
-std::string JobName(const std::string& id) { return absl::StartsWith(id, "jobs/") ? id : "jobs/" + id; }
+std::string JobName(const std::string& id) {
+  return absl::StartsWith(id, "jobs/") ? id : "jobs/" + id;
+}
 
 }  // namespace
 
 Client::Client(const std::string& address)
     : address_(address),
-      stub_(v1::JobService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
+      stub_(v1::JobService::NewStub(
+          grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
 
 Outcome Client::Result(const grpc::Status& status, const grpc::ClientContext& context) const {
   if (status.ok()) return {};
@@ -59,7 +62,8 @@ Outcome Client::Result(const grpc::Status& status, const grpc::ClientContext& co
   const auto& trailers = context.GetServerTrailingMetadata();
   v1::ErrorDetail detail;
   if (const auto found = trailers.find(kErrorTrailer);
-      found != trailers.end() && detail.ParseFromArray(found->second.data(), static_cast<int>(found->second.size()))) {
+      found != trailers.end() &&
+      detail.ParseFromArray(found->second.data(), static_cast<int>(found->second.size()))) {
     for (const v1::FieldViolation& violation : detail.violations()) {
       absl::StrAppend(&text, "\n  ", violation.field(), ": ", violation.description());
     }
@@ -81,8 +85,8 @@ Outcome Client::Submit(const v1::JobSpec& spec, bool validate_only, v1::Job& job
   request.set_validate_only(validate_only);
   request.set_request_id(NewIncarnation());
   v1::SubmitJobResponse response;
-  const Outcome outcome =
-      Call([&](grpc::ClientContext* context) { return stub_->SubmitJob(context, request, &response); });
+  const Outcome outcome = Call(
+      [&](grpc::ClientContext* context) { return stub_->SubmitJob(context, request, &response); });
   job = response.job();
   return outcome;
 }
@@ -91,8 +95,8 @@ Outcome Client::GetJob(const std::string& id, v1::Job& job) {
   v1::GetJobRequest request;
   request.set_name(JobName(id));
   v1::GetJobResponse response;
-  const Outcome outcome =
-      Call([&](grpc::ClientContext* context) { return stub_->GetJob(context, request, &response); });
+  const Outcome outcome = Call(
+      [&](grpc::ClientContext* context) { return stub_->GetJob(context, request, &response); });
   job = response.job();
   return outcome;
 }
@@ -103,8 +107,8 @@ Outcome Client::CancelJob(const std::string& id, const std::string& reason, v1::
   request.set_request_id(NewIncarnation());
   request.set_reason(reason);
   v1::CancelJobResponse response;
-  const Outcome outcome =
-      Call([&](grpc::ClientContext* context) { return stub_->CancelJob(context, request, &response); });
+  const Outcome outcome = Call(
+      [&](grpc::ClientContext* context) { return stub_->CancelJob(context, request, &response); });
   job = response.job();
   return outcome;
 }
@@ -113,8 +117,8 @@ Outcome Client::ListJobs(std::vector<v1::Job>& jobs) {
   v1::ListJobsRequest request;
   v1::ListJobsResponse response;
   do {
-    const Outcome outcome =
-        Call([&](grpc::ClientContext* context) { return stub_->ListJobs(context, request, &response); });
+    const Outcome outcome = Call(
+        [&](grpc::ClientContext* context) { return stub_->ListJobs(context, request, &response); });
     if (!outcome.ok()) return outcome;
     jobs.insert(jobs.end(), response.jobs().begin(), response.jobs().end());
     request.set_page_token(response.next_page_token());
@@ -126,8 +130,9 @@ Outcome Client::ListNodes(std::vector<v1::Node>& nodes) {
   v1::ListNodesRequest request;
   v1::ListNodesResponse response;
   do {
-    const Outcome outcome =
-        Call([&](grpc::ClientContext* context) { return stub_->ListNodes(context, request, &response); });
+    const Outcome outcome = Call([&](grpc::ClientContext* context) {
+      return stub_->ListNodes(context, request, &response);
+    });
     if (!outcome.ok()) return outcome;
     nodes.insert(nodes.end(), response.nodes().begin(), response.nodes().end());
     request.set_page_token(response.next_page_token());
@@ -140,8 +145,9 @@ Outcome Client::ListGroups(const std::string& id, std::vector<v1::Group>& groups
   request.set_parent(JobName(id));
   v1::ListGroupsResponse response;
   do {
-    const Outcome outcome =
-        Call([&](grpc::ClientContext* context) { return stub_->ListGroups(context, request, &response); });
+    const Outcome outcome = Call([&](grpc::ClientContext* context) {
+      return stub_->ListGroups(context, request, &response);
+    });
     if (!outcome.ok()) return outcome;
     groups.insert(groups.end(), response.groups().begin(), response.groups().end());
     request.set_page_token(response.next_page_token());
@@ -154,8 +160,9 @@ Outcome Client::ListRounds(const std::string& id, std::vector<v1::Round>& rounds
   request.set_parent(JobName(id));
   v1::ListRoundsResponse response;
   do {
-    const Outcome outcome =
-        Call([&](grpc::ClientContext* context) { return stub_->ListRounds(context, request, &response); });
+    const Outcome outcome = Call([&](grpc::ClientContext* context) {
+      return stub_->ListRounds(context, request, &response);
+    });
     if (!outcome.ok()) return outcome;
     rounds.insert(rounds.end(), response.rounds().begin(), response.rounds().end());
     request.set_page_token(response.next_page_token());
@@ -187,7 +194,8 @@ Outcome Client::Stream(grpc::ClientContext& context, std::unique_ptr<Reader> rea
 Outcome Client::Watch(const std::string& id, const std::function<bool(const v1::Job&)>& see) {
   v1::WatchJobRequest request;
   request.set_name(JobName(id));
-  grpc::ClientContext context;  // No deadline: a job may take months. The server's keepalive ends a dead stream.
+  grpc::ClientContext
+      context;  // No deadline: a job may take months. The server's keepalive ends a dead stream.
   return Stream<grpc::ClientReader<v1::WatchJobResponse>, v1::WatchJobResponse>(
       context, stub_->WatchJob(&context, request),
       [&](const v1::WatchJobResponse& response) { return see(response.job()); });

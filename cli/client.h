@@ -1,13 +1,13 @@
-// JobService as the commands use it: every call has a deadline, and errors come as one message with an exit code.
-// Thread-safe. Owned by the command.
+// JobService as the commands use it: every call has a deadline, and errors come as one message with
+// an exit code. Thread-safe. Owned by the command.
 #pragma once
+
+#include <grpcpp/grpcpp.h>
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "common/mutex.h"
 #include "fedshard/v1/job_service.grpc.pb.h"
@@ -32,7 +32,8 @@ class Client {
   Outcome ListNodes(std::vector<v1::Node>& nodes);
   Outcome ListGroups(const std::string& id, std::vector<v1::Group>& groups);
   Outcome ListRounds(const std::string& id, std::vector<v1::Round>& rounds);
-  // Calls `see` with the job now and at each change, until it has ended, `see` returns false, or Interrupt().
+  // Calls `see` with the job now and at each change, until it has ended, `see` returns false, or
+  // Interrupt().
   Outcome Watch(const std::string& id, const std::function<bool(const v1::Job&)>& see);
   Outcome Logs(const v1::GetJobLogsRequest& request,
                const std::function<void(const v1::GetJobLogsResponse&)>& see);

@@ -1,4 +1,5 @@
-// One function per command; each returns the exit code. Data goes to standard output, everything else to standard error.
+// One function per command; each returns the exit code. Data goes to standard output, everything
+// else to standard error.
 #pragma once
 
 #include <string>
@@ -31,7 +32,7 @@ struct LocalRunOptions {
   std::string file;
   int nodes = 2;
   int slots = 4;
-  std::string keep;   // Folder that stays.
+  std::string keep;  // Folder that stays.
   bool json = false;
 };
 
@@ -44,7 +45,8 @@ struct LocalUpOptions {
 
 int RunSubmit(const GlobalOptions& global, const SubmitOptions& options);
 int RunValidate(const std::string& file);
-int RunGet(const GlobalOptions& global, const std::string& what, const std::string& name, Format format);
+int RunGet(const GlobalOptions& global, const std::string& what, const std::string& name,
+           Format format);
 int RunDescribeJob(const GlobalOptions& global, const std::string& job);
 int RunWatch(const GlobalOptions& global, const std::string& job);
 int RunLogs(const GlobalOptions& global, const LogsOptions& options);

@@ -44,7 +44,8 @@ int Follow(Client& client, const std::string& id, bool show) {
   });
   OnInterrupt(nullptr);
   if (!outcome.ok()) return Fail(outcome);
-  if (last.state() == v1::JOB_STATE_FAILED) std::cerr << last.reason() << ": " << last.message() << "\n";
+  if (last.state() == v1::JOB_STATE_FAILED)
+    std::cerr << last.reason() << ": " << last.message() << "\n";
   return ExitCodeOf(last);
 }
 
@@ -78,11 +79,13 @@ int RunValidate(const std::string& file) {
   std::cout << file << ": valid. " << spec->id() << ": " << MeshText(spec->mesh()) << " = "
             << WorldSize(*spec) << " ranks, " << spec->training().steps() << " steps of "
             << TokensPerStep(*spec) << " tokens, a round every " << spec->federation().every_steps()
-            << " steps, " << ShortCount(static_cast<double>(TotalTokens(*spec))) << " tokens in all\n";
+            << " steps, " << ShortCount(static_cast<double>(TotalTokens(*spec)))
+            << " tokens in all\n";
   return kExitDone;
 }
 
-int RunGet(const GlobalOptions& global, const std::string& what, const std::string& name, Format format) {
+int RunGet(const GlobalOptions& global, const std::string& what, const std::string& name,
+           Format format) {
   Client client(global.coordinator);
   Outcome outcome;
   std::string text;
@@ -98,7 +101,8 @@ int RunGet(const GlobalOptions& global, const std::string& what, const std::stri
     std::vector<v1::Node> nodes;
     outcome = client.ListNodes(nodes);
     if (!name.empty()) {
-      std::erase_if(nodes, [&](const v1::Node& node) { return LastPart(node.name()) != LastPart(name); });
+      std::erase_if(nodes,
+                    [&](const v1::Node& node) { return LastPart(node.name()) != LastPart(name); });
       if (outcome.ok() && nodes.empty()) outcome = {kExitNotFound, absl::StrCat("no node ", name)};
     }
     text = Show(nodes, format);

@@ -180,8 +180,9 @@ class Reader {
 
   void ReadResources(YamlSection section) {
     v1::ResourceSpec& resources = *spec_.mutable_resources();
-    resources.set_device(section.Choice("device", {"cpu", "cuda"}).value_or(0) == 0 ? v1::DEVICE_CPU
-                                                                                    : v1::DEVICE_CUDA);
+    resources.set_device(section.Choice("device", {"cpu", "cuda"}).value_or(0) == 0
+                             ? v1::DEVICE_CPU
+                             : v1::DEVICE_CUDA);
     resources.set_threads_per_rank(Int32(section, "threads_per_rank", 1));
     resources.set_collective_timeout_seconds(60);
     if (const auto text = section.Text("collective_timeout")) {
@@ -231,15 +232,17 @@ std::string FieldInFile(const std::string& field) {
   return field;
 }
 
-absl::StatusOr<int64_t> CheckTokens(const std::string& path, int64_t vocab_size, int64_t sample_tokens) {
+absl::StatusOr<int64_t> CheckTokens(const std::string& path, int64_t vocab_size,
+                                    int64_t sample_tokens) {
   ASSIGN_OR_RETURN(const auto file, data::TokenFile::Open(path, /*verify=*/true));
   if (file->info().vocabulary > vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": vocabulary of ", file->info().vocabulary,
-                                                   " is larger than the model's vocab_size = ", vocab_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": vocabulary of ", file->info().vocabulary,
+                     " is larger than the model's vocab_size = ", vocab_size));
   }
   if (file->info().count < sample_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has ", file->info().count,
-                                                   " tokens, but one sample takes ", sample_tokens));
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": has ", file->info().count, " tokens, but one sample takes ", sample_tokens));
   }
   return file->info().count;
 }
@@ -264,7 +267,8 @@ absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::str
   YamlReport report(path);
   v1::JobSpec spec;
   try {
-    // Aliases share nodes and the parser bounds depth, so neither bombs nor deep nesting cost more than the text.
+    // Aliases share nodes and the parser bounds depth, so neither bombs nor deep nesting cost more
+    // than the text.
     spec = Reader(path, report).Read(YAML::Load(text));
   } catch (const YAML::Exception& error) {
     report.Error(error.mark, error.msg);
@@ -284,7 +288,8 @@ absl::Status CheckData(const v1::JobSpec& spec) {
   const int64_t sample_tokens = spec.data().sequence_length() + 1;
   RETURN_IF_ERROR(CheckTokens(spec.data().train(), model.vocab_size, sample_tokens).status());
   if (spec.evaluation().sequences() > 0) {
-    RETURN_IF_ERROR(CheckTokens(spec.data().validation(), model.vocab_size, sample_tokens).status());
+    RETURN_IF_ERROR(
+        CheckTokens(spec.data().validation(), model.vocab_size, sample_tokens).status());
   }
   return absl::OkStatus();
 }

@@ -30,8 +30,8 @@ std::string LastLine(const std::string& path) {
 }
 
 // Looks until `done` says so. CANCELLED, or DEADLINE_EXCEEDED with what was waited for.
-absl::Status Await(const std::function<absl::StatusOr<bool>()>& done, const std::function<bool()>& canceled,
-                   const std::string& what) {
+absl::Status Await(const std::function<absl::StatusOr<bool>()>& done,
+                   const std::function<bool()>& canceled, const std::string& what) {
   const auto deadline = std::chrono::steady_clock::now() + kStartTimeout;
   while (true) {
     ASSIGN_OR_RETURN(const bool is_done, done());
@@ -50,8 +50,8 @@ std::string BinaryDirectory() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
 }
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LocalClusterOptions& options,
-                                                                  const std::function<bool()>& canceled) {
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
+    const LocalClusterOptions& options, const std::function<bool()>& canceled) {
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(options));
   std::error_code error;
   std::filesystem::create_directories(options.directory, error);
@@ -87,10 +87,14 @@ absl::Status LocalCluster::StartCoordinator(const std::function<bool()>& cancele
   const std::string log = options_.directory + "/coordinator.log";
   Subprocess::Options options;
   options.argv = {BinaryDirectory() + "/fedshard-coordinator",
-                  "--listen", "127.0.0.1:0",
-                  "--metrics-listen", "127.0.0.1:0",
-                  "--data-directory", options_.directory + "/coordinator",
-                  "--address-file", address_file};
+                  "--listen",
+                  "127.0.0.1:0",
+                  "--metrics-listen",
+                  "127.0.0.1:0",
+                  "--data-directory",
+                  options_.directory + "/coordinator",
+                  "--address-file",
+                  address_file};
   options.out = Subprocess::Output::kFile;
   options.out_file = log;
   options.err_to_out = true;
@@ -116,13 +120,20 @@ absl::Status LocalCluster::StartWorker(int node) {
   const std::string run = absl::StrCat(run_directory_, "/", node);
   Subprocess::Options options;
   options.argv = {BinaryDirectory() + "/fedshard-worker",
-                  "--coordinator", address_,
-                  "--node-id", absl::StrCat("node-", node),
-                  "--slots", absl::StrCat(options_.slots),
-                  "--data-address", "127.0.0.1",
-                  "--label", absl::StrCat("topology=local/node-", node),
-                  "--log-directory", options_.directory + "/trainers",
-                  "--run-directory", run};
+                  "--coordinator",
+                  address_,
+                  "--node-id",
+                  absl::StrCat("node-", node),
+                  "--slots",
+                  absl::StrCat(options_.slots),
+                  "--data-address",
+                  "127.0.0.1",
+                  "--label",
+                  absl::StrCat("topology=local/node-", node),
+                  "--log-directory",
+                  options_.directory + "/trainers",
+                  "--run-directory",
+                  run};
   options.out = Subprocess::Output::kFile;
   options.out_file = absl::StrCat(options_.directory, "/worker-", node, ".log");
   options.err_to_out = true;
@@ -139,7 +150,8 @@ absl::Status LocalCluster::AwaitWorkers(const std::function<bool()>& canceled) {
         for (size_t i = 0; i < workers_.size(); ++i) {
           if (workers_[i]->Poll()) {
             return absl::InternalError(absl::StrCat(
-                "worker ", i, " ended: ", LastLine(absl::StrCat(options_.directory, "/worker-", i, ".log"))));
+                "worker ", i,
+                " ended: ", LastLine(absl::StrCat(options_.directory, "/worker-", i, ".log"))));
           }
         }
         std::vector<v1::Node> nodes;

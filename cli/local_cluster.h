@@ -1,6 +1,7 @@
-// A coordinator and workers on this machine, in a folder of their own, on ports that they bind themselves. Owned by `local run` and
-// `local up`; everything is stopped and reaped when it is destroyed. Must be started from a thread that lives as long as the
-// process (the children die with it).
+// A coordinator and workers on this machine, in a folder of their own, on ports that they bind
+// themselves. Owned by `local run` and `local up`; everything is stopped and reaped when it is
+// destroyed. Must be started from a thread that lives as long as the process (the children die with
+// it).
 #pragma once
 
 #include <functional>
@@ -15,14 +16,14 @@ namespace fedshard::cli {
 
 struct LocalClusterOptions {
   int nodes = 2;
-  int slots = 4;            // Per node.
-  std::string directory;    // Logs and data; made when missing.
+  int slots = 4;          // Per node.
+  std::string directory;  // Logs and data; made when missing.
 };
 
 class LocalCluster {
  public:
-  // Starts everything and waits until all workers are registered, or `canceled` says to give up (CANCELLED).
-  // Errors carry the last line of the log of what failed.
+  // Starts everything and waits until all workers are registered, or `canceled` says to give up
+  // (CANCELLED). Errors carry the last line of the log of what failed.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const LocalClusterOptions& options,
                                                              const std::function<bool()>& canceled);
   ~LocalCluster();

@@ -53,7 +53,8 @@ int Error(int exit_code, const std::string& message) {
   return exit_code;
 }
 
-// After an interrupt: cancel, and give the trainers a moment to end in order. Stopping the cluster does the rest.
+// After an interrupt: cancel, and give the trainers a moment to end in order. Stopping the cluster
+// does the rest.
 void CancelQuietly(const std::string& address, const std::string& id) {
   Client client(address);
   v1::Job job;
@@ -98,8 +99,9 @@ int RunLocalRun(const LocalRunOptions& options) {
   const int64_t slots = int64_t{options.nodes} * options.slots;
   if (WorldSize(*spec) > slots) {
     return Error(kExitUsage,
-                 absl::StrCat(options.file, ": mesh: ", WorldSize(*spec), " ranks do not fit ", options.nodes,
-                              " nodes of ", options.slots, " slots; give more with --nodes or --slots"));
+                 absl::StrCat(options.file, ": mesh: ", WorldSize(*spec), " ranks do not fit ",
+                              options.nodes, " nodes of ", options.slots,
+                              " slots; give more with --nodes or --slots"));
   }
   const RunFolder folder(options.keep);
   if (folder.path().empty()) return Error(kExitFailed, "cannot make a temporary folder");
@@ -122,7 +124,8 @@ int RunLocalRun(const LocalRunOptions& options) {
     std::cout << SummaryText(job);
   }
   if (job.state() == v1::JOB_STATE_COMPLETED) return kExitDone;
-  return Error(kExitFailed, absl::StrCat(StateName(job.state()), " ", job.reason(), ": ", job.message()));
+  return Error(kExitFailed,
+               absl::StrCat(StateName(job.state()), " ", job.reason(), ": ", job.message()));
 }
 
 int RunLocalUp(const LocalUpOptions& options) {
@@ -133,11 +136,17 @@ int RunLocalUp(const LocalUpOptions& options) {
   if (!options.foreground) {
     // The same again, in a process that outlives this one.
     Subprocess::Options process;
-    process.argv = {BinaryDirectory() + "/fedshard", "local",       "up",
-                    "--foreground",                  "--nodes",     absl::StrCat(options.nodes),
-                    "--slots",                       absl::StrCat(options.slots)};
+    process.argv = {BinaryDirectory() + "/fedshard",
+                    "local",
+                    "up",
+                    "--foreground",
+                    "--nodes",
+                    absl::StrCat(options.nodes),
+                    "--slots",
+                    absl::StrCat(options.slots)};
     if (!options.directory.empty()) {
-      process.argv.insert(process.argv.end(), {"--directory", fs::absolute(options.directory).string()});
+      process.argv.insert(process.argv.end(),
+                          {"--directory", fs::absolute(options.directory).string()});
     }
     process.out = process.err = Subprocess::Output::kDiscard;
     auto holder = Subprocess::Start(process);
@@ -146,12 +155,13 @@ int RunLocalUp(const LocalUpOptions& options) {
     while (!(state = ReadLocalState())) {
       if (Interrupted()) return kExitInterrupted;
       if ((*holder)->WaitFor(50'000)) {
-        return Error(kExitFailed, "the local cluster did not start; try fedshard local up --foreground");
+        return Error(kExitFailed,
+                     "the local cluster did not start; try fedshard local up --foreground");
       }
     }
     (*holder)->Detach();
-    std::cout << "coordinator " << state->address << "\nmetrics     http://" << state->metrics_address
-              << "/metrics\nlogs        " << state->directory << "\n";
+    std::cout << "coordinator " << state->address << "\nmetrics     http://"
+              << state->metrics_address << "/metrics\nlogs        " << state->directory << "\n";
     std::cerr << "Next: fedshard submit JOB.yaml --watch, fedshard local down\n";
     return kExitDone;
   }
@@ -159,8 +169,8 @@ int RunLocalUp(const LocalUpOptions& options) {
   if (folder.path().empty()) return Error(kExitFailed, "cannot make a temporary folder");
   auto cluster = LocalCluster::Start({options.nodes, options.slots, folder.path()}, Interrupted);
   if (!cluster.ok()) return Error(kExitFailed, std::string(cluster.status().message()));
-  const LocalState state{(*cluster)->address(), (*cluster)->metrics_address(), folder.path(), getpid(),
-                         StartTicks(getpid())};
+  const LocalState state{(*cluster)->address(), (*cluster)->metrics_address(), folder.path(),
+                         getpid(), StartTicks(getpid())};
   if (const absl::Status written = WriteLocalState(state); !written.ok()) {
     return Error(kExitFailed, std::string(written.message()));
   }

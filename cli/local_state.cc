@@ -64,7 +64,8 @@ int64_t StartTicks(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string text;
   std::getline(file, text);
-  // The name, field 2, is in parentheses and may hold anything; fields from 3 on follow the last one.
+  // The name, field 2, is in parentheses and may hold anything; fields from 3 on follow the last
+  // one.
   const size_t after_name = text.rfind(')');
   if (after_name == std::string::npos) return 0;
   std::istringstream fields(text.substr(after_name + 1));

@@ -1,4 +1,5 @@
-// Where `local up` leaves word of the cluster that it started, for `local down` and as the default coordinator.
+// Where `local up` leaves word of the cluster that it started, for `local down` and as the default
+// coordinator.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +25,8 @@ absl::Status WriteLocalState(const LocalState& state);
 // The running local cluster; nothing when there is none (a stale file is removed).
 std::optional<LocalState> ReadLocalState();
 void RemoveLocalState();
-// Start time of a process in clock ticks since boot (/proc/PID/stat, field 22); 0 when there is no such process.
+// Start time of a process in clock ticks since boot (/proc/PID/stat, field 22); 0 when there is no
+// such process.
 int64_t StartTicks(pid_t pid);
 
 }  // namespace fedshard::cli

@@ -14,7 +14,8 @@
 namespace fedshard::cli {
 namespace {
 
-constexpr char kHelp[] = R"(Trains language models with sharded data parallelism in federation groups.
+constexpr char kHelp[] =
+    R"(Trains language models with sharded data parallelism in federation groups.
 
 Examples:
   fedshard local run examples/shakespeare/fl-hsdp.yaml      a whole cluster on this machine, for one job
@@ -92,7 +93,8 @@ void AddSubmit(CLI::App& app, Arguments& a, int& exit_code) {
 }
 
 void AddQueries(CLI::App& app, Arguments& a, int& exit_code) {
-  CLI::App* validate = app.add_subcommand("validate", "Check a job file and its data, without a coordinator");
+  CLI::App* validate =
+      app.add_subcommand("validate", "Check a job file and its data, without a coordinator");
   validate->add_option("FILE", a.file, "Job file")->required();
   validate->callback([&] { exit_code = RunValidate(a.file); });
 
@@ -104,8 +106,9 @@ void AddQueries(CLI::App& app, Arguments& a, int& exit_code) {
     const std::string resource = Resource(a.what);
     if (resource.empty()) {
       const std::string guess = Closest(a.what, {"jobs", "nodes", "groups", "rounds"});
-      exit_code = Usage(absl::StrCat("get: \"", a.what, "\" is not jobs, nodes, groups or rounds",
-                                     guess.empty() ? "" : absl::StrCat("; did you mean ", guess, "?")));
+      exit_code =
+          Usage(absl::StrCat("get: \"", a.what, "\" is not jobs, nodes, groups or rounds",
+                             guess.empty() ? "" : absl::StrCat("; did you mean ", guess, "?")));
     } else {
       exit_code = RunGet(a.global, resource, a.name, FormatOf(a.output));
     }
@@ -117,7 +120,8 @@ void AddQueries(CLI::App& app, Arguments& a, int& exit_code) {
   describe->callback([&] {
     exit_code = Resource(a.what) == "jobs"
                     ? RunDescribeJob(a.global, a.name)
-                    : Usage(absl::StrCat("describe: \"", a.what, "\" is not job; fedshard describe job NAME"));
+                    : Usage(absl::StrCat("describe: \"", a.what,
+                                         "\" is not job; fedshard describe job NAME"));
   });
 
   CLI::App* watch = app.add_subcommand("watch", "Follow a job to its end");
@@ -142,10 +146,15 @@ void AddQueries(CLI::App& app, Arguments& a, int& exit_code) {
 void AddLocal(CLI::App& app, Arguments& a, int& exit_code) {
   CLI::App* local = app.add_subcommand("local", "A cluster on this machine: run, up, down");
   local->require_subcommand(1);
-  CLI::App* run = local->add_subcommand("run", "Start a cluster, run one job, print its result, leave nothing");
+  CLI::App* run =
+      local->add_subcommand("run", "Start a cluster, run one job, print its result, leave nothing");
   run->add_option("FILE", a.run.file, "Job file")->required();
-  run->add_option("--nodes", a.run.nodes, "Worker daemons")->check(CLI::Range(1, 64))->capture_default_str();
-  run->add_option("--slots", a.run.slots, "Ranks per worker")->check(CLI::Range(1, 256))->capture_default_str();
+  run->add_option("--nodes", a.run.nodes, "Worker daemons")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  run->add_option("--slots", a.run.slots, "Ranks per worker")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   run->add_option("--keep", a.run.keep, "Keep logs and steps.jsonl in this folder");
   AddOutput(run, a, {"table", "json"});
   run->callback([&] {
@@ -153,8 +162,12 @@ void AddLocal(CLI::App& app, Arguments& a, int& exit_code) {
     exit_code = RunLocalRun(a.run);
   });
   CLI::App* up = local->add_subcommand("up", "Start a cluster in the background");
-  up->add_option("--nodes", a.up.nodes, "Worker daemons")->check(CLI::Range(1, 64))->capture_default_str();
-  up->add_option("--slots", a.up.slots, "Ranks per worker")->check(CLI::Range(1, 256))->capture_default_str();
+  up->add_option("--nodes", a.up.nodes, "Worker daemons")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  up->add_option("--slots", a.up.slots, "Ranks per worker")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
   up->add_option("--directory", a.up.directory, "Keep logs and data in this folder");
   up->add_flag("--foreground", a.up.foreground, "Stay, until Ctrl-C");
   up->callback([&] { exit_code = RunLocalUp(a.up); });
@@ -180,9 +193,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (argc > 1 && error.get_exit_code() != 0) {
-      const std::string guess = Closest(argv[1], {"submit", "validate", "get", "describe", "watch", "logs",
-                                                  "cancel", "local"});
-      if (!guess.empty() && guess != argv[1]) std::cerr << "Did you mean fedshard " << guess << "?\n";
+      const std::string guess = Closest(
+          argv[1], {"submit", "validate", "get", "describe", "watch", "logs", "cancel", "local"});
+      if (!guess.empty() && guess != argv[1])
+        std::cerr << "Did you mean fedshard " << guess << "?\n";
     }
     return app.exit(error) == 0 ? kExitDone : kExitUsage;
   }

@@ -43,7 +43,8 @@ std::string Yaml(const std::string& json) {
 }
 
 template <typename Message>
-std::string ShowAs(const std::vector<Message>& messages, Format format, bool single, const Rows& rows) {
+std::string ShowAs(const std::vector<Message>& messages, Format format, bool single,
+                   const Rows& rows) {
   if (format == Format::kName) {
     std::string text;
     for (const Message& message : messages) absl::StrAppend(&text, message.name(), "\n");
@@ -52,8 +53,9 @@ std::string ShowAs(const std::vector<Message>& messages, Format format, bool sin
   if (format == Format::kJson || format == Format::kYaml) {
     std::vector<std::string> items;
     for (const Message& message : messages) items.push_back(Json(message));
-    const std::string json =
-        single && items.size() == 1 ? items[0] : absl::StrCat("[", absl::StrJoin(items, ",\n"), "]");
+    const std::string json = single && items.size() == 1
+                                 ? items[0]
+                                 : absl::StrCat("[", absl::StrJoin(items, ",\n"), "]");
     return format == Format::kJson ? json + "\n" : Yaml(json);
   }
   return Table(rows);
@@ -69,7 +71,8 @@ std::string LossText(double loss, bool known) { return known ? Fixed(loss, 4) : 
 
 std::string Show(const std::vector<v1::Job>& jobs, Format format, bool single) {
   Rows rows = {{"NAME", "STATE", "REASON", "MESH", "STEP", "DONE", "LOSS", "TOKENS/S"}};
-  if (format == Format::kWide) rows[0].insert(rows[0].end(), {"TOKENS", "ROUNDS", "CREATED", "MESSAGE"});
+  if (format == Format::kWide)
+    rows[0].insert(rows[0].end(), {"TOKENS", "ROUNDS", "CREATED", "MESSAGE"});
   for (const v1::Job& job : jobs) {
     const v1::JobProgress& p = job.progress();
     std::vector<std::string> row = {
@@ -82,9 +85,10 @@ std::string Show(const std::vector<v1::Job>& jobs, Format format, bool single) {
         LossText(p.loss(), p.step() > 0),
         p.tokens_per_second() > 0 ? ShortCount(p.tokens_per_second()) : ""};
     if (format == Format::kWide) {
-      row.insert(row.end(), {ShortCount(static_cast<double>(p.committed_tokens())),
-                             absl::StrCat(p.rounds_committed(), "+", p.rounds_aborted(), " aborted"),
-                             TimeText(job.create_time()), job.message()});
+      row.insert(row.end(),
+                 {ShortCount(static_cast<double>(p.committed_tokens())),
+                  absl::StrCat(p.rounds_committed(), "+", p.rounds_aborted(), " aborted"),
+                  TimeText(job.create_time()), job.message()});
     }
     rows.push_back(row);
   }
@@ -106,7 +110,8 @@ std::string Show(const std::vector<v1::Node>& nodes, Format format) {
       for (const v1::Label& label : node.labels()) {
         labels.push_back(absl::StrCat(label.key(), "=", label.value()));
       }
-      row.insert(row.end(), {node.version(), absl::StrJoin(labels, ","), TimeText(node.register_time())});
+      row.insert(row.end(),
+                 {node.version(), absl::StrJoin(labels, ","), TimeText(node.register_time())});
     }
     rows.push_back(row);
   }
@@ -132,7 +137,8 @@ std::string Show(const std::vector<v1::Group>& groups, Format format) {
 
 std::string Show(const std::vector<v1::Round>& rounds, Format format) {
   Rows rows = {{"ROUND", "STATE", "GROUPS", "TOKENS", "DURATION", "DECISION", "VALIDATION"}};
-  if (format == Format::kWide) rows[0].insert(rows[0].end(), {"ATTEMPT", "SAMPLES", "DECIDED", "MESSAGE"});
+  if (format == Format::kWide)
+    rows[0].insert(rows[0].end(), {"ATTEMPT", "SAMPLES", "DECIDED", "MESSAGE"});
   for (const v1::Round& round : rounds) {
     int64_t tokens = 0;
     std::vector<std::string> samples;
@@ -171,7 +177,8 @@ std::string Describe(const v1::Job& job, const std::vector<v1::Group>& groups,
                 {"Ended:", TimeText(job.end_time())},
                 {"Steps:", absl::StrCat(p.step(), " of ", p.total_steps())},
                 {"Tokens:", absl::StrCat(p.committed_tokens(), " committed of ", p.total_tokens())},
-                {"Rounds:", absl::StrCat(p.rounds_committed(), " committed, ", p.rounds_aborted(), " aborted")}};
+                {"Rounds:", absl::StrCat(p.rounds_committed(), " committed, ", p.rounds_aborted(),
+                                         " aborted")}};
   if (p.step() > 0) {
     facts.push_back({"Loss:", Fixed(p.loss(), 4)});
     facts.push_back({"Gradient norm:", Fixed(p.gradient_norm(), 4)});
@@ -193,9 +200,11 @@ std::string Describe(const v1::Job& job, const std::vector<v1::Group>& groups,
   if (!rounds.empty()) {
     constexpr size_t kShown = 10;
     const size_t from = rounds.size() > kShown ? rounds.size() - kShown : 0;
-    absl::StrAppend(&text, "\n", from > 0 ? absl::StrCat("Last ", kShown, " of ", rounds.size(), " rounds:\n") : "",
-                    Show(std::vector<v1::Round>(rounds.begin() + static_cast<long>(from), rounds.end()),
-                         Format::kTable));
+    absl::StrAppend(
+        &text, "\n",
+        from > 0 ? absl::StrCat("Last ", kShown, " of ", rounds.size(), " rounds:\n") : "",
+        Show(std::vector<v1::Round>(rounds.begin() + static_cast<long>(from), rounds.end()),
+             Format::kTable));
   }
   return text;
 }

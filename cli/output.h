@@ -11,7 +11,8 @@ namespace fedshard::cli {
 
 enum class Format { kTable, kWide, kJson, kYaml, kName };
 
-// json and yaml mirror the API's messages, with the field names of the protos: an object for one (`single`), else a list.
+// json and yaml mirror the API's messages, with the field names of the protos: an object for one
+// (`single`), else a list.
 std::string Show(const std::vector<v1::Job>& jobs, Format format, bool single = false);
 std::string Show(const std::vector<v1::Node>& nodes, Format format);
 std::string Show(const std::vector<v1::Group>& groups, Format format);

@@ -37,8 +37,10 @@ std::string Bar(double part, int width) {
 
 std::string Numbers(const v1::JobProgress& p) {
   std::string text = absl::StrCat("loss ", p.step() > 0 ? Fixed(p.loss(), 4) : "-");
-  if (p.has_validation_loss()) absl::StrAppend(&text, "  validation ", Fixed(p.validation_loss(), 4));
-  if (p.tokens_per_second() > 0) absl::StrAppend(&text, "  ", ShortCount(p.tokens_per_second()), " tokens/s");
+  if (p.has_validation_loss())
+    absl::StrAppend(&text, "  validation ", Fixed(p.validation_loss(), 4));
+  if (p.tokens_per_second() > 0)
+    absl::StrAppend(&text, "  ", ShortCount(p.tokens_per_second()), " tokens/s");
   if (p.step() > 0) absl::StrAppend(&text, "  lr ", absl::StrCat(p.learning_rate()));
   return text;
 }
@@ -49,8 +51,9 @@ std::vector<std::string> RenderScreen(const v1::Job& job, const ScreenOptions& o
   const v1::JobProgress& p = job.progress();
   std::vector<std::string> lines;
   const std::string state = StateName(job.state());
-  std::string title = Cut(
-      absl::StrCat(LastPart(job.name()), "  ", state, "  ", MeshText(job.spec().mesh())), options.width);
+  std::string title =
+      Cut(absl::StrCat(LastPart(job.name()), "  ", state, "  ", MeshText(job.spec().mesh())),
+          options.width);
   if (options.color) {
     if (const size_t at = title.find(state); at != std::string::npos) {
       title.insert(at + state.size(), "\x1b[0m");
@@ -58,27 +61,30 @@ std::vector<std::string> RenderScreen(const v1::Job& job, const ScreenOptions& o
     }
   }
   lines.push_back(title);
-  const double part =
-      p.total_steps() > 0 ? static_cast<double>(p.step()) / static_cast<double>(p.total_steps()) : 0;
+  const double part = p.total_steps() > 0
+                          ? static_cast<double>(p.step()) / static_cast<double>(p.total_steps())
+                          : 0;
   const std::string steps =
       absl::StrCat(" step ", p.step(), "/", p.total_steps(), "  round ", p.rounds_committed(),
                    p.has_eta_seconds() && !HasEnded(job.state())
                        ? absl::StrCat("  ETA ", ShortSeconds(p.eta_seconds()))
                        : "");
   const int bar = std::clamp(options.width - static_cast<int>(steps.size()) - 2, 0, 40);
-  lines.push_back(Cut(bar >= 5 ? absl::StrCat("[", Bar(part, bar), "]", steps) : steps, options.width));
+  lines.push_back(
+      Cut(bar >= 5 ? absl::StrCat("[", Bar(part, bar), "]", steps) : steps, options.width));
   lines.push_back(Cut(Numbers(p), options.width));
   if (p.groups_size() > 1) {
     constexpr int kShown = 8;
     for (int i = 0; i < std::min(p.groups_size(), kShown); ++i) {
       const v1::GroupProgress& group = p.groups(i);
-      lines.push_back(Cut(absl::StrCat("  group ", group.group(), "  step ", group.step(), "  loss ",
-                                       group.step() > 0 ? Fixed(group.loss(), 4) : "-", "  ",
-                                       StateName(group.state())),
+      lines.push_back(Cut(absl::StrCat("  group ", group.group(), "  step ", group.step(),
+                                       "  loss ", group.step() > 0 ? Fixed(group.loss(), 4) : "-",
+                                       "  ", StateName(group.state())),
                           options.width));
     }
     if (p.groups_size() > kShown) {
-      lines.push_back(Cut(absl::StrCat("  and ", p.groups_size() - kShown, " more groups"), options.width));
+      lines.push_back(
+          Cut(absl::StrCat("  and ", p.groups_size() - kShown, " more groups"), options.width));
     }
   }
   if (!job.message().empty()) lines.push_back(Cut(job.message(), options.width));
@@ -92,16 +98,17 @@ std::string RenderChange(const v1::Job& before, const v1::Job& now) {
                         now.message().empty() ? now.reason() : now.message());
   }
   const bool round = before.progress().rounds_committed() != p.rounds_committed();
-  const bool evaluated = p.has_validation_loss() &&
-                         (!before.progress().has_validation_loss() ||
-                          before.progress().validation_loss() != p.validation_loss());
+  const bool evaluated =
+      p.has_validation_loss() && (!before.progress().has_validation_loss() ||
+                                  before.progress().validation_loss() != p.validation_loss());
   if (!round && !evaluated) return "";
-  return absl::StrCat("round ", p.rounds_committed(), "  step ", p.step(), "/", p.total_steps(), "  ",
-                      Numbers(p),
-                      p.has_eta_seconds() ? absl::StrCat("  ETA ", ShortSeconds(p.eta_seconds())) : "");
+  return absl::StrCat(
+      "round ", p.rounds_committed(), "  step ", p.step(), "/", p.total_steps(), "  ", Numbers(p),
+      p.has_eta_seconds() ? absl::StrCat("  ETA ", ShortSeconds(p.eta_seconds())) : "");
 }
 
-ProgressPrinter::ProgressPrinter(bool live, ScreenOptions options) : live_(live), options_(options) {}
+ProgressPrinter::ProgressPrinter(bool live, ScreenOptions options)
+    : live_(live), options_(options) {}
 
 void ProgressPrinter::Show(const v1::Job& job) {
   if (!live_) {

@@ -1,5 +1,5 @@
-// What `watch` and `local run` show of a job: a live screen on a terminal, plain lines elsewhere. Rendering is pure; printing goes
-// to standard error, so that standard output stays for data.
+// What `watch` and `local run` show of a job: a live screen on a terminal, plain lines elsewhere.
+// Rendering is pure; printing goes to standard error, so that standard output stays for data.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct ScreenOptions {
 // The lines of the screen, none wider than `width` visible characters.
 std::vector<std::string> RenderScreen(const v1::Job& job, const ScreenOptions& options);
 
-// A line for what changed between two views of a job, empty when nothing worth a line did: state changes, committed rounds,
-// evaluations.
+// A line for what changed between two views of a job, empty when nothing worth a line did: state
+// changes, committed rounds, evaluations.
 std::string RenderChange(const v1::Job& before, const v1::Job& now);
 
 // Prints successive views of one job.

@@ -69,7 +69,8 @@ std::string ShortSeconds(double seconds) {
   } else if (whole < 60) {
     snprintf(text, sizeof text, "%lds", static_cast<long>(whole));
   } else if (whole < 3600) {
-    snprintf(text, sizeof text, "%ldm %02lds", static_cast<long>(whole / 60), static_cast<long>(whole % 60));
+    snprintf(text, sizeof text, "%ldm %02lds", static_cast<long>(whole / 60),
+             static_cast<long>(whole % 60));
   } else {
     snprintf(text, sizeof text, "%ldh %02ldm", static_cast<long>(whole / 3600),
              static_cast<long>(whole / 60 % 60));

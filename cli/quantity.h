@@ -7,7 +7,8 @@
 
 namespace fedshard::cli {
 
-// "200", "2M", "1.5K": decimal multiples (K, M, G, T) of tokens or steps. Nothing when it is not one, or no whole number.
+// "200", "2M", "1.5K": decimal multiples (K, M, G, T) of tokens or steps. Nothing when it is not
+// one, or no whole number.
 std::optional<int64_t> ParseCount(const std::string& text);
 // "4MiB", "512KiB", "1048576": bytes in powers of 1024.
 std::optional<int64_t> ParseBytes(const std::string& text);

@@ -17,7 +17,8 @@ ordered_json OrNull(bool has, double value) {
 }
 
 std::string Perplexity(const v1::JobResult& result) {
-  return result.has_validation_loss_last() ? Fixed(std::exp(result.validation_loss_last()), 2) : "-";
+  return result.has_validation_loss_last() ? Fixed(std::exp(result.validation_loss_last()), 2)
+                                           : "-";
 }
 
 // Byte-level tokens as text; control bytes other than newlines are shown as dots.
@@ -65,7 +66,8 @@ ordered_json SummaryJson(const v1::Job& job, const std::string& log_directory) {
       {"parameters", r.parameters()},
       {"padded_parameters", r.padded_parameters()},
       {"parameter_hash", r.parameter_hash()},
-      {"log_directory", log_directory.empty() ? ordered_json(nullptr) : ordered_json(log_directory)},
+      {"log_directory",
+       log_directory.empty() ? ordered_json(nullptr) : ordered_json(log_directory)},
   };
 }
 
@@ -78,12 +80,13 @@ std::string SummaryText(const v1::Job& job) {
   std::string text = Table({
       {"Job", LastPart(job.name()), StateName(job.state())},
       {"Mesh", MeshText(job.spec().mesh())},
-      {"Steps", absl::StrCat(r.steps()), absl::StrCat(r.rounds_committed(), " rounds committed, ",
-                                                      r.rounds_aborted(), " aborted")},
-      {"Tokens", absl::StrCat(r.tokens()), absl::StrCat(ShortCount(r.tokens_per_second()), " tokens/s")},
+      {"Steps", absl::StrCat(r.steps()),
+       absl::StrCat(r.rounds_committed(), " rounds committed, ", r.rounds_aborted(), " aborted")},
+      {"Tokens", absl::StrCat(r.tokens()),
+       absl::StrCat(ShortCount(r.tokens_per_second()), " tokens/s")},
       {"Train loss", arrow(r.has_train_loss_last(), r.train_loss_first(), r.train_loss_last())},
-      {"Validation loss", arrow(r.has_validation_loss_last(), r.validation_loss_first(),
-                                r.validation_loss_last()),
+      {"Validation loss",
+       arrow(r.has_validation_loss_last(), r.validation_loss_first(), r.validation_loss_last()),
        absl::StrCat("perplexity ", Perplexity(r))},
       {"Sent per rank and step", absl::StrCat(ShortCount(bytes.shard()), "B in the shard group"),
        absl::StrCat(ShortCount(bytes.replica()), "B to replicas"),

@@ -19,9 +19,15 @@ std::string Strip(const std::string& name, const char* prefix) {
 }  // namespace
 
 std::string StateName(v1::JobState state) { return Strip(v1::JobState_Name(state), "JOB_STATE_"); }
-std::string StateName(v1::NodeState state) { return Strip(v1::NodeState_Name(state), "NODE_STATE_"); }
-std::string StateName(v1::GroupState state) { return Strip(v1::GroupState_Name(state), "GROUP_STATE_"); }
-std::string StateName(v1::RoundState state) { return Strip(v1::RoundState_Name(state), "ROUND_STATE_"); }
+std::string StateName(v1::NodeState state) {
+  return Strip(v1::NodeState_Name(state), "NODE_STATE_");
+}
+std::string StateName(v1::GroupState state) {
+  return Strip(v1::GroupState_Name(state), "GROUP_STATE_");
+}
+std::string StateName(v1::RoundState state) {
+  return Strip(v1::RoundState_Name(state), "ROUND_STATE_");
+}
 
 bool HasEnded(v1::JobState state) {
   return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED ||
@@ -31,8 +37,8 @@ bool HasEnded(v1::JobState state) {
 std::string LastPart(const std::string& name) { return name.substr(name.rfind('/') + 1); }
 
 std::string MeshText(const v1::MeshSpec& mesh) {
-  return absl::StrCat(MeshModeName(mesh.mode()), " ", mesh.federation_groups(), "x", mesh.replicas(), "x",
-                      mesh.shards());
+  return absl::StrCat(MeshModeName(mesh.mode()), " ", mesh.federation_groups(), "x",
+                      mesh.replicas(), "x", mesh.shards());
 }
 
 std::string TimeText(const google::protobuf::Timestamp& time) {

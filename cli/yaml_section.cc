@@ -33,7 +33,8 @@ std::string YamlReport::Text() const { return absl::StrJoin(errors_, "\n"); }
 YamlSection::YamlSection(const YAML::Node& node, const std::string& path, YamlReport& report)
     : node_(node), path_(path), report_(report) {
   if (node_.IsDefined() && !node_.IsNull() && !node_.IsMap()) {
-    report_.Error(node_.Mark(), absl::StrCat(path.empty() ? "the file" : path, " must be a mapping"));
+    report_.Error(node_.Mark(),
+                  absl::StrCat(path.empty() ? "the file" : path, " must be a mapping"));
     node_ = YAML::Node();
   }
 }
@@ -101,14 +102,16 @@ std::optional<int64_t> YamlSection::Integer(const std::string& key) {
   return value;
 }
 
-std::optional<int> YamlSection::Choice(const std::string& key, const std::vector<std::string>& names) {
+std::optional<int> YamlSection::Choice(const std::string& key,
+                                       const std::vector<std::string>& names) {
   const auto text = Scalar(key);
   if (!text) return std::nullopt;
   const auto found = std::find(names.begin(), names.end(), *text);
   if (found != names.end()) return static_cast<int>(found - names.begin());
   const std::string guess = Closest(*text, names);
-  Bad(key, absl::StrCat("must be one of ", absl::StrJoin(names, ", "), ", not \"", text->substr(0, 40),
-                        "\"", guess.empty() ? "" : absl::StrCat("; did you mean ", guess, "?")));
+  Bad(key,
+      absl::StrCat("must be one of ", absl::StrJoin(names, ", "), ", not \"", text->substr(0, 40),
+                   "\"", guess.empty() ? "" : absl::StrCat("; did you mean ", guess, "?")));
   return std::nullopt;
 }
 

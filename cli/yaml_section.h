@@ -1,5 +1,5 @@
-// Strict reading of a YAML mapping: every key must be known and used once, every value of its type, and each error says
-// FILE:LINE:COLUMN. Errors are collected, so that one run reports all of them.
+// Strict reading of a YAML mapping: every key must be known and used once, every value of its type,
+// and each error says FILE:LINE:COLUMN. Errors are collected, so that one run reports all of them.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -32,7 +32,8 @@ class YamlReport {
   std::vector<std::string> errors_;
 };
 
-// One mapping. Getters return nothing when the key is missing or bad (then reported). Finish() reports unknown keys.
+// One mapping. Getters return nothing when the key is missing or bad (then reported). Finish()
+// reports unknown keys.
 class YamlSection {
  public:
   // `path`: of the mapping in the file, "" for the top.

@@ -17,7 +17,8 @@ constexpr int64_t kMaxSteps = int64_t{1} << 40;
 constexpr int64_t kMaxBatch = 1 << 20;
 constexpr int64_t kMaxSequence = 1 << 24;
 
-// Also of specifications that are not valid yet: sticks at the largest value instead of overflowing.
+// Also of specifications that are not valid yet: sticks at the largest value instead of
+// overflowing.
 int64_t Product(std::initializer_list<int64_t> factors) {
   int64_t product = 1;
   for (const int64_t factor : factors) {
@@ -211,8 +212,8 @@ int64_t SamplesPerGroupStep(const v1::JobSpec& spec) {
 }
 
 int64_t TokensPerStep(const v1::JobSpec& spec) {
-  return Product({SamplesPerGroupStep(spec), spec.mesh().federation_groups(),
-                  spec.data().sequence_length()});
+  return Product(
+      {SamplesPerGroupStep(spec), spec.mesh().federation_groups(), spec.data().sequence_length()});
 }
 
 int64_t TotalTokens(const v1::JobSpec& spec) {
