@@ -1,5 +1,5 @@
-// Bad input through the real binaries: each case ends with a clear error that names the place, and exit code 2 where
-// the client can see it, 1 where only a trainer can.
+// Bad input through the real binaries: each case ends with a clear error that names the place, and
+// exit code 2 where the client can see it, 1 where only a trainer can.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -89,12 +89,12 @@ TEST_F(BadInput, MeshLargerThanTheSlots) {
 
 TEST_F(BadInput, NoStepsPerRound) {
   job_.every_steps = 0;
-  Refused(2, {"test.yaml:14", "every_steps"});
+  Refused(2, {"test.yaml:12", "every_steps"});
 }
 
 TEST_F(BadInput, LearningRateNotANumber) {
   job_.optimizer = "{type: adamw, learning_rate: .nan}";
-  Refused(2, {"test.yaml:12", "learning_rate"});
+  Refused(2, {"test.yaml:10", "learning_rate"});
 }
 
 TEST_F(BadInput, MeshOfAnotherMode) {
@@ -106,7 +106,8 @@ TEST_F(BadInput, UnknownKeyWithSuggestion) {
   folder_.WriteFile("typo.yaml", "name: a\nmodle: {config: model.json}\n");
   const CommandResult result = Fedshard({"validate", folder_.path() + "/typo.yaml"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, AllOf(HasSubstr("typo.yaml:2:1"), HasSubstr("modle"), HasSubstr("model")));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("typo.yaml:2:1"), HasSubstr("modle"), HasSubstr("model")));
 }
 
 TEST_F(BadInput, TenMegabytesOfYaml) {

@@ -1,5 +1,5 @@
-// What a cluster does when things go wrong: processes killed and stopped, jobs canceled in every state, names and ports
-// taken. After each case nothing is left behind.
+// What a cluster does when things go wrong: processes killed and stopped, jobs canceled in every
+// state, names and ports taken. After each case nothing is left behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -10,10 +10,10 @@
 namespace fedshard::testing {
 namespace {
 
+using nlohmann::json;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using nlohmann::json;
 
 // Trains until something stops it.
 TestJob LongJob(const std::string& name) {
@@ -159,8 +159,8 @@ TEST_F(Faults, LargerThanTheClusterWaitsAndSaysSo) {
 
 TEST_F(Faults, SecondCoordinatorOnThePortOrTheDirectoryIsRefused) {
   const CommandResult port =
-      RunCommand({Binary("fedshard-coordinator"), "--listen", cluster_.address(), "--data-directory",
-                  folder_.path() + "/other"});
+      RunCommand({Binary("fedshard-coordinator"), "--listen", cluster_.address(),
+                  "--data-directory", folder_.path() + "/other"});
   EXPECT_NE(port.exit_code, 0);
   EXPECT_THAT(port.err, HasSubstr(cluster_.address()));
   const CommandResult directory =
@@ -172,9 +172,10 @@ TEST_F(Faults, SecondCoordinatorOnThePortOrTheDirectoryIsRefused) {
 
 TEST(Worker, WrongCoordinatorAddressIsReported) {
   const JobFolder folder;
-  const CommandResult result = RunCommand(
-      {Binary("fedshard-worker"), "--coordinator", "127.0.0.1:1", "--node-id", "lost", "--slots", "1",
-       "--data-address", "127.0.0.1", "--log-directory", folder.path(), "--connect-timeout", "1s"});
+  const CommandResult result =
+      RunCommand({Binary("fedshard-worker"), "--coordinator", "127.0.0.1:1", "--node-id", "lost",
+                  "--slots", "1", "--data-address", "127.0.0.1", "--log-directory", folder.path(),
+                  "--connect-timeout", "1s"});
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_THAT(result.err, HasSubstr("127.0.0.1:1"));
 }

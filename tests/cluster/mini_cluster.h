@@ -1,5 +1,5 @@
-// A real cluster on this machine for tests: the built binaries, ports bound by them, a folder of its own. Everything it
-// started is gone when it is destroyed, and CheckNothingLeft() says so.
+// A real cluster on this machine for tests: the built binaries, ports bound by them, a folder of
+// its own. Everything it started is gone when it is destroyed, and CheckNothingLeft() says so.
 #pragma once
 
 #include <sys/types.h>
@@ -46,7 +46,8 @@ struct ClusterOptions {
 
 class MiniCluster {
  public:
-  // Starts a coordinator and `nodes` workers named node-0, node-1, ... and waits until all are registered.
+  // Starts a coordinator and `nodes` workers named node-0, node-1, ... and waits until all are
+  // registered.
   explicit MiniCluster(ClusterOptions options = {});
   ~MiniCluster();
 
@@ -61,14 +62,16 @@ class MiniCluster {
   CommandResult Cli(std::vector<std::string> args, int timeout_s = 60) const;
   // `get job ID -o json`
   nlohmann::json Job(const std::string& id) const;
-  // Waits until the job's state is one of `states` ("RUNNING"); returns the job. Fails the test when it takes too long.
+  // Waits until the job's state is one of `states` ("RUNNING"); returns the job. Fails the test
+  // when it takes too long.
   nlohmann::json WaitForState(const std::string& id, const std::vector<std::string>& states,
                               int timeout_s = 60) const;
   // Waits until the job has committed at least `rounds` rounds.
   void WaitForRounds(const std::string& id, int rounds, int timeout_s = 60) const;
-  // Waits until no trainer is left and all slots are free.
+  // Waits until all slots of active nodes are free: every trainer there is reaped.
   void WaitForFreeSlots(int timeout_s = 30) const;
-  // Stops everything with TERM and requires that no process and no file of it is left, except the folder's logs.
+  // Stops everything with TERM and requires that no process and no file of it is left, except the
+  // folder's logs.
   void StopAndCheck();
 
   const std::string& folder() const { return folder_; }

@@ -1,5 +1,5 @@
-// Whole jobs through `fedshard local run`, with real trainers over Gloo: every mode completes, sharding never changes
-// a bit of the result, and the bytes sent are those of the schedule.
+// Whole jobs through `fedshard local run`, with real trainers over Gloo: every mode completes,
+// sharding never changes a bit of the result, and the bytes sent are those of the schedule.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,12 +60,12 @@ TEST(Modes, TheHashSeesADifferentSeed) {
 
 TEST(Modes, FederatedGroupsGiveTheSameBitsHoweverTheyAreShardedAndHoweverOften) {
   const JobFolder folder;
-  const json sharded = LocalRun(folder.Write(Shape("flfsdp", "fl+fsdp", 2, 1, 2)),
-                                {"--nodes", "2", "--slots", "2"});
-  const json replicated = LocalRun(folder.Write(Shape("flhsdp", "fl+hsdp", 2, 2, 1)),
-                                   {"--nodes", "2", "--slots", "2"});
-  const json again = LocalRun(folder.Write(Shape("flfsdp", "fl+fsdp", 2, 1, 2)),
-                              {"--nodes", "2", "--slots", "2"});
+  const json sharded =
+      LocalRun(folder.Write(Shape("flfsdp", "fl+fsdp", 2, 1, 2)), {"--nodes", "2", "--slots", "2"});
+  const json replicated =
+      LocalRun(folder.Write(Shape("flhsdp", "fl+hsdp", 2, 2, 1)), {"--nodes", "2", "--slots", "2"});
+  const json again =
+      LocalRun(folder.Write(Shape("flfsdp", "fl+fsdp", 2, 1, 2)), {"--nodes", "2", "--slots", "2"});
   EXPECT_EQ(sharded["parameter_hash"], replicated["parameter_hash"]);
   EXPECT_EQ(sharded["parameter_hash"], again["parameter_hash"]);
   EXPECT_EQ(sharded["tokens"], 5 * 2 * 2 * 32);
@@ -109,11 +109,12 @@ TEST(Modes, BytesSentAreThoseOfTheSchedule) {
     const json result = LocalRun(folder.Write(job), {"--nodes", "2", "--slots", "4"});
     const json& measured = result["bytes_per_rank_per_step"];
     const Bytes expected = Expected(job);
-    printf("%-8s shard %.0f (closed form %.0f, paper's bound %.0f) replica %.0f (%.0f) "
-           "federation %.0f (%.0f) bytes per rank and step\n",
-           job.mode.c_str(), measured["shard"].get<double>(), expected.shard,
-           expected.paper_shard, measured["replica"].get<double>(), expected.replica,
-           measured["federation"].get<double>(), expected.federation);
+    printf(
+        "%-8s shard %.0f (closed form %.0f, paper's bound %.0f) replica %.0f (%.0f) "
+        "federation %.0f (%.0f) bytes per rank and step\n",
+        job.mode.c_str(), measured["shard"].get<double>(), expected.shard, expected.paper_shard,
+        measured["replica"].get<double>(), expected.replica, measured["federation"].get<double>(),
+        expected.federation);
     EXPECT_NEAR(measured["shard"], expected.shard, 0.01 * expected.shard) << job.mode;
     EXPECT_NEAR(measured["replica"], expected.replica, 0.01 * expected.replica) << job.mode;
     EXPECT_NEAR(measured["federation"], expected.federation, 0.01 * expected.federation)
@@ -127,8 +128,7 @@ TEST(Modes, GroupsTrainOnDisjointSamplesThatTogetherAreAllOfThem) {
   TestJob job = Shape("disjoint", "fl+hsdp", 2, 1, 2);
   job.steps = 7;
   const std::string keep = folder.path() + "/kept";
-  const json result =
-      LocalRun(folder.Write(job), {"--nodes", "2", "--slots", "2", "--keep", keep});
+  const json result = LocalRun(folder.Write(job), {"--nodes", "2", "--slots", "2", "--keep", keep});
   // Every rank logs the samples of each round it trained: "round 1 samples [0, 6) ...".
   const std::regex line(R"(round (\d+) samples \[(\d+), (\d+)\))");
   std::set<int64_t> seen;
@@ -161,7 +161,8 @@ TEST(Modes, GroupsTrainOnDisjointSamplesThatTogetherAreAllOfThem) {
   std::map<int, int> per_group;
   for (std::string text; std::getline(steps, text);) {
     const json step = json::parse(text);
-    for (const char* key : {"step", "tokens", "loss", "gradient_norm", "learning_rate", "seconds"}) {
+    for (const char* key :
+         {"step", "tokens", "loss", "gradient_norm", "learning_rate", "seconds"}) {
       EXPECT_TRUE(step.contains(key)) << key;
     }
     ++per_group[step["group"]];
@@ -184,10 +185,11 @@ TEST(Modes, LocalRunPrintsExactlyTheDocumentedFields) {
   EXPECT_EQ(result["state"], "COMPLETED");
   EXPECT_EQ(result["rounds_committed"], 10);
   EXPECT_EQ(result["rounds_aborted"], 0);
-  EXPECT_EQ(result["parameters"], 64 * 256 * 2 + 64 + 3 * (2 * 64 * 64 + 2 * 64 * 32 +
-                                                          3 * 64 * 160 + 2 * 64));
+  EXPECT_EQ(result["parameters"],
+            64 * 256 * 2 + 64 + 3 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 160 + 2 * 64));
   EXPECT_GE(result["padded_parameters"], result["parameters"]);
-  EXPECT_LT(result["train_loss"]["last"].get<double>(), result["train_loss"]["first"].get<double>());
+  EXPECT_LT(result["train_loss"]["last"].get<double>(),
+            result["train_loss"]["first"].get<double>());
   EXPECT_LT(result["validation_loss"]["last"].get<double>(),
             result["validation_loss"]["first"].get<double>());
   EXPECT_NEAR(result["validation_perplexity"].get<double>(),

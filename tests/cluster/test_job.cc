@@ -21,9 +21,9 @@ constexpr char kModel[] = R"({
 
 // Text-like bytes that need no file: words of a small vocabulary in an order given by a counter.
 std::vector<uint16_t> Tokens(int64_t count, uint64_t seed) {
-  static const char* const kWords[] = {"the ",  "ranks ", "of ",   "a ",     "group ", "hold ",
-                                       "one ",  "model ", "and ",  "meet ",  "again ", "after ",
-                                       "each ", "round.", "\n",    "shard ", "by ",    "average "};
+  static const char* const kWords[] = {"the ",  "ranks ", "of ",  "a ",     "group ", "hold ",
+                                       "one ",  "model ", "and ", "meet ",  "again ", "after ",
+                                       "each ", "round.", "\n",   "shard ", "by ",    "average "};
   std::vector<uint16_t> tokens;
   uint64_t state = seed;
   while (static_cast<int64_t>(tokens.size()) < count) {

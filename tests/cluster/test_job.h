@@ -1,4 +1,5 @@
-// Small jobs for the cluster tests: a token file, a model and a job file in a folder of the test's own.
+// Small jobs for the cluster tests: a token file, a model and a job file in a folder of the test's
+// own.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct TestJob {
   int every_steps = 4;
   int sequence_length = 32;
   std::string optimizer =
-      "{type: adamw, learning_rate: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, clip: 1.0}";
+      "{type: adamw, learning_rate: 1e-3, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, clip: "
+      "1.0}";
   std::string schedule = "{type: cosine, warmup_tokens: 10%, final_ratio: 0.1}";
   std::string weighting = "tokens";
   std::string order = "shuffled";
