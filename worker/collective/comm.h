@@ -1,15 +1,16 @@
 // Collectives of one process group: the only way the engine and the averager talk to other ranks.
 //
-// Threading: one thread issues all operations, in the same order on every rank. Abort() and traffic() may be called
-// from any thread. Operations are asynchronous: they start at once, and are complete when the ticket's Wait() returned;
-// until then the tensors belong to the operation. Tensors are contiguous, 1-D, on the device of the Comm.
+// Threading: one thread issues all operations, in the same order on every rank. Abort() and
+// traffic() may be called from any thread. Operations are asynchronous: they start at once, and are
+// complete when the ticket's Wait() returned; until then the tensors belong to the operation.
+// Tensors are contiguous, 1-D, on the device of the Comm.
 //
-// Errors: operations and Wait() throw CommError when a peer is gone, the deadline passed or Abort() was called; the
-// contents of the outputs are then undefined and the Comm is unusable.
+// Errors: operations and Wait() throw CommError when a peer is gone, the deadline passed or Abort()
+// was called; the contents of the outputs are then undefined and the Comm is unusable.
 //
-// Sums are made in a fixed order: the pairwise tree over ranks, ((0+1)+(2+3))+..., on one rank, then distributed. So every
-// rank gets the same bits, and a tree over shard ranks followed by one over replicas is the tree over all ranks when
-// the sizes are powers of two.
+// Sums are made in a fixed order: the pairwise tree over ranks, ((0+1)+(2+3))+..., on one rank,
+// then distributed. So every rank gets the same bits, and a tree over shard ranks followed by one
+// over replicas is the tree over all ranks when the sizes are powers of two.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +28,8 @@ class CommError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A started operation. Destroying a ticket that was not waited for waits first and swallows the error: an unwinding
-// thread must not free tensors under a running transfer.
+// A started operation. Destroying a ticket that was not waited for waits first and swallows the
+// error: an unwinding thread must not free tensors under a running transfer.
 class Ticket {
  public:
   // What a backend has to finish; runs once, on the issuing thread.
@@ -58,9 +59,11 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // In place: `full` has size() equal parts; this rank's part, at index rank(), is filled in, the others are written.
+  // In place: `full` has size() equal parts; this rank's part, at index rank(), is filled in, the
+  // others are written.
   virtual Ticket AllGather(at::Tensor full) = 0;
-  // `full` has size() equal parts; `shard` becomes the sum over ranks of part rank(). `full` is unchanged.
+  // `full` has size() equal parts; `shard` becomes the sum over ranks of part rank(). `full` is
+  // unchanged.
   virtual Ticket ReduceScatter(at::Tensor full, at::Tensor shard) = 0;
   // In place sum over ranks; any length.
   virtual Ticket AllReduce(at::Tensor tensor) = 0;

@@ -1,5 +1,6 @@
-// Every operation of every CPU Comm, for one to four ranks and lengths that do not divide: right values, sums in tree
-// order, the same bits on all ranks, payload bytes counted as they must be; and an injected fault ends in CommError.
+// Every operation of every CPU Comm, for one to four ranks and lengths that do not divide: right
+// values, sums in tree order, the same bits on all ranks, payload bytes counted as they must be;
+// and an injected fault ends in CommError.
 #include "worker/collective/comm.h"
 
 #include <ATen/ATen.h>

@@ -1,5 +1,6 @@
-// Groups whose ranks are threads of one process, for tests: the collectives of LinkComm over messages in memory, so sums,
-// order and byte counts are the real ones. With a switch that makes an operation fail or hang.
+// Groups whose ranks are threads of one process, for tests: the collectives of LinkComm over
+// messages in memory, so sums, order and byte counts are the real ones. With a switch that makes an
+// operation fail or hang.
 #pragma once
 
 #include <chrono>
@@ -23,8 +24,9 @@ class FakeWorld {
 
   // One per rank.
   std::unique_ptr<Comm> Connect(int rank);
-  // The first message of the rank's operation number `operation` (0, 1, ... of the Comm; an all-reduce counts as two)
-  // fails, or hangs until Abort(). A rank whose operation failed is dead for its peers.
+  // The first message of the rank's operation number `operation` (0, 1, ... of the Comm; an
+  // all-reduce counts as two) fails, or hangs until Abort(). A rank whose operation failed is dead
+  // for its peers.
   void SetFault(int rank, uint32_t operation, Fault fault);
 
  private:

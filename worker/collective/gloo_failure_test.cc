@@ -1,7 +1,9 @@
-// What survivors see when a peer process is killed or stopped: Abort() from another thread ends every wait, also in the middle
-// of a large message, which Gloo itself does not notice; and the survivor can make a new group under a new prefix.
+// What survivors see when a peer process is killed or stopped: Abort() from another thread ends
+// every wait, also in the middle of a large message, which Gloo itself does not notice; and the
+// survivor can make a new group under a new prefix.
 //
-// The peer is this same binary, started with FEDSHARD_PEER set (never forked with LibTorch loaded), over a FileStore.
+// The peer is this same binary, started with FEDSHARD_PEER set (never forked with LibTorch loaded),
+// over a FileStore.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,7 +16,6 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
-
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "worker/collective/group_factory.h"
@@ -67,21 +68,21 @@ class GlooFailure : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  // Gathers with the peer until it fails, while another thread sends the signal and then aborts, as the trainer's
-  // control thread does. Returns how long after the abort the last wait ended.
+  // Gathers with the peer until it fails, while another thread sends the signal and then aborts, as
+  // the trainer's control thread does. Returns how long after the abort the last wait ended.
   milliseconds GatherUntilAborted(int signal) {
     MeshComms comms = Connect(folder_, 0, 2, "first");
     std::atomic<bool> ended = false;
     steady_clock::time_point aborted;
     std::thread watcher([&] {
-      while (!std::filesystem::exists(folder_ + "/streaming")) std::this_thread::sleep_for(milliseconds(5));
+      while (!std::filesystem::exists(folder_ + "/streaming"))
+        std::this_thread::sleep_for(milliseconds(5));
       kill(peer_, signal);
       comms.Abort();
       aborted = steady_clock::now();
     });
     at::Tensor full = at::ones({kLarge});
-    EXPECT_THROW(
-        while (true) comms.shard->AllGather(full).Wait(), CommError);
+    EXPECT_THROW(while (true) comms.shard->AllGather(full).Wait(), CommError);
     const auto end = steady_clock::now();
     watcher.join();
     EXPECT_THROW(comms.shard->AllGather(full).Wait(), CommError);

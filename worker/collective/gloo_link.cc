@@ -1,9 +1,8 @@
 #include "worker/collective/gloo_link.h"
 
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-
 #include <set>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,8 @@
 namespace fedshard::collective {
 namespace {
 
-// Transfers under way, and whether the group is aborted: one lock, so that no transfer can slip in behind an abort.
+// Transfers under way, and whether the group is aborted: one lock, so that no transfer can slip in
+// behind an abort.
 class PendingWorks {
  public:
   // Starts a transfer unless aborted.
@@ -63,7 +63,8 @@ class GlooTransfer : public Transfer {
     }
     pending_.Finished(work_.get());
     work_.reset();
-    if (!completed) throw CommError(what_ + (pending_.aborted() ? ": collective aborted" : ": " + error));
+    if (!completed)
+      throw CommError(what_ + (pending_.aborted() ? ": collective aborted" : ": " + error));
   }
 
  private:
@@ -116,14 +117,16 @@ std::unique_ptr<Link> ConnectGloo(const c10::intrusive_ptr<c10d::Store>& store, 
                                   const std::string& address, std::chrono::milliseconds timeout) {
   try {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    // The address is the one the node advertises: never what this host's name happens to resolve to.
-    options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(address, /*lazyInit=*/false)};
+    // The address is the one the node advertises: never what this host's name happens to resolve
+    // to.
+    options->devices = {
+        c10d::ProcessGroupGloo::createDeviceForHostname(address, /*lazyInit=*/false)};
     options->threads = 1;  // For collectives of Gloo's own, which are not used.
     return std::make_unique<GlooLink>(
         c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, std::move(options)));
   } catch (const std::exception& e) {
-    throw CommError("connecting rank " + std::to_string(rank) + " of " + std::to_string(size) + " at " +
-                    address + ": " + e.what());
+    throw CommError("connecting rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                    " at " + address + ": " + e.what());
   }
 }
 

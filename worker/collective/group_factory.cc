@@ -10,14 +10,16 @@
 namespace fedshard::collective {
 namespace {
 
-std::unique_ptr<Comm> Connect(const c10::intrusive_ptr<c10d::Store>& parent, const std::string& prefix,
-                              int rank, int size, const GroupOptions& options) {
+std::unique_ptr<Comm> Connect(const c10::intrusive_ptr<c10d::Store>& parent,
+                              const std::string& prefix, int rank, int size,
+                              const GroupOptions& options) {
   if (size == 1) return std::make_unique<SelfComm>();
   auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, parent);
   if (options.backend == Backend::kNccl) {
     return ConnectNccl({store, rank, size, options.gpu, options.timeout});
   }
-  return std::make_unique<LinkComm>(ConnectGloo(store, rank, size, options.address, options.timeout));
+  return std::make_unique<LinkComm>(
+      ConnectGloo(store, rank, size, options.address, options.timeout));
 }
 
 std::string Prefix(const char* tier, int a, int b) {
@@ -32,15 +34,17 @@ void MeshComms::Abort() {
   }
 }
 
-MeshComms ConnectMesh(const Mesh& mesh, int rank, const c10::intrusive_ptr<c10d::Store>& group_store,
+MeshComms ConnectMesh(const Mesh& mesh, int rank,
+                      const c10::intrusive_ptr<c10d::Store>& group_store,
                       const c10::intrusive_ptr<c10d::Store>& federation_store,
                       const GroupOptions& options) {
   const MeshCoordinates at = mesh.CoordinatesOf(rank);
   // Every rank makes its groups in this order, so no two can wait for each other crosswise.
   MeshComms comms;
-  comms.shard = Connect(group_store, Prefix("shard", at.group, at.replica), at.shard, mesh.shards, options);
-  comms.replica =
-      Connect(group_store, Prefix("replica", at.group, at.shard), at.replica, mesh.replicas, options);
+  comms.shard =
+      Connect(group_store, Prefix("shard", at.group, at.replica), at.shard, mesh.shards, options);
+  comms.replica = Connect(group_store, Prefix("replica", at.group, at.shard), at.replica,
+                          mesh.replicas, options);
   comms.federation = Connect(federation_store, Prefix("federation", at.replica, at.shard), at.group,
                              mesh.groups, options);
   return comms;

@@ -1,11 +1,10 @@
 // Makes a rank's Comms over a rendezvous store.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <chrono>
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "common/mesh.h"
 #include "worker/collective/comm.h"
@@ -32,10 +31,12 @@ struct MeshComms {
   void Abort();
 };
 
-// Connects `rank` of `mesh` to its peers; blocks until they are there. Keys inside a federation group go to
-// `group_store`, those between groups to `federation_store` (each already prefixed with its generation).
-// Throws CommError.
-MeshComms ConnectMesh(const Mesh& mesh, int rank, const c10::intrusive_ptr<c10d::Store>& group_store,
-                      const c10::intrusive_ptr<c10d::Store>& federation_store, const GroupOptions& options);
+// Connects `rank` of `mesh` to its peers; blocks until they are there. Keys inside a federation
+// group go to `group_store`, those between groups to `federation_store` (each already prefixed with
+// its generation). Throws CommError.
+MeshComms ConnectMesh(const Mesh& mesh, int rank,
+                      const c10::intrusive_ptr<c10d::Store>& group_store,
+                      const c10::intrusive_ptr<c10d::Store>& federation_store,
+                      const GroupOptions& options);
 
 }  // namespace fedshard::collective

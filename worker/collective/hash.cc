@@ -21,7 +21,8 @@ uint64_t LoadWord(const unsigned char* bytes) {
   return word;
 }
 
-// One step of a lane: invertible in `word` for a fixed lane, so a changed word always changes the lane.
+// One step of a lane: invertible in `word` for a fixed lane, so a changed word always changes the
+// lane.
 uint64_t Absorb(uint64_t lane, uint64_t word) {
   lane = (lane ^ word) * kMultiplier;
   return lane ^ (lane >> 32);

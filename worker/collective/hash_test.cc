@@ -1,4 +1,5 @@
-// Fingerprint64 sees every bit and every length, and never changes: values of recorded rounds stay comparable.
+// Fingerprint64 sees every bit and every length, and never changes: values of recorded rounds stay
+// comparable.
 #include "worker/collective/hash.h"
 
 #include <gtest/gtest.h>

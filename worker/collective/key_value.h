@@ -1,5 +1,5 @@
-// A c10d::Store over any key-value service, so that rendezvous keys can live in the coordinator without gRPC headers
-// meeting LibTorch's.
+// A c10d::Store over any key-value service, so that rendezvous keys can live in the coordinator
+// without gRPC headers meeting LibTorch's.
 #pragma once
 
 #include <chrono>

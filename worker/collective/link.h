@@ -1,4 +1,5 @@
-// Point-to-point messages between the ranks of one group: what a backend has to provide for LinkComm.
+// Point-to-point messages between the ranks of one group: what a backend has to provide for
+// LinkComm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,8 +16,9 @@ class Transfer {
   virtual void Wait() = 0;
 };
 
-// Messages are matched by (sender, receiver, tag). One thread sends and receives; Abort() comes from any thread and makes
-// every transfer, pending and future, throw CommError soon. Errors: CommError.
+// Messages are matched by (sender, receiver, tag). One thread sends and receives; Abort() comes
+// from any thread and makes every transfer, pending and future, throw CommError soon. Errors:
+// CommError.
 class Link {
  public:
   virtual ~Link() = default;

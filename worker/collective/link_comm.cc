@@ -13,7 +13,8 @@ namespace {
 std::vector<at::Tensor> EqualParts(const at::Tensor& full, int parts) {
   const int64_t part = full.numel() / parts;
   TORCH_CHECK(full.dim() == 1 && full.is_contiguous() && full.numel() == part * parts,
-              "collective: needs a contiguous 1-D tensor of ", parts, " equal parts, got ", full.sizes());
+              "collective: needs a contiguous 1-D tensor of ", parts, " equal parts, got ",
+              full.sizes());
   std::vector<at::Tensor> views;
   for (int i = 0; i < parts; ++i) views.push_back(full.narrow(0, i * part, part));
   return views;
@@ -44,7 +45,8 @@ class LinkComm::Exchange {
   }
   void Add(std::unique_ptr<Transfer> transfer) { transfers_.push_back(std::move(transfer)); }
 
-  // After the first error the link is aborted, so that the other transfers end too before their tensors go away.
+  // After the first error the link is aborted, so that the other transfers end too before their
+  // tensors go away.
   void Wait() {
     std::exception_ptr error;
     for (const auto& transfer : std::exchange(transfers_, {})) {
@@ -126,7 +128,8 @@ Ticket LinkComm::AllGather(at::Tensor full) {
 Ticket LinkComm::ReduceScatter(at::Tensor full, at::Tensor shard) {
   std::vector<at::Tensor> parts = EqualParts(full, size());
   const int64_t part = parts[0].numel();
-  TORCH_CHECK(shard.numel() == part, "reduce-scatter: shard has ", shard.numel(), " elements, not ", part);
+  TORCH_CHECK(shard.numel() == part, "reduce-scatter: shard has ", shard.numel(), " elements, not ",
+              part);
   at::Tensor staging = TakeStaging(part * (size() - 1), full);
   std::vector<at::Tensor> pieces;
   for (int i = 0, used = 0; i < size(); ++i) {

@@ -1,9 +1,11 @@
-// The collectives of Comm over point-to-point messages: direct exchange between all pairs, staggered so that nobody is sent
-// to by everyone at once. The same bytes on the wire as a ring, one addition per addend in the order of tree_sum.h, and no
-// hidden copies: receives go where the data is wanted, or into a staging buffer that later operations use again.
+// The collectives of Comm over point-to-point messages: direct exchange between all pairs,
+// staggered so that nobody is sent to by everyone at once. The same bytes on the wire as a ring,
+// one addition per addend in the order of tree_sum.h, and no hidden copies: receives go where the
+// data is wanted, or into a staging buffer that later operations use again.
 //
-// Why not Gloo's own: its reduce-scatter is an all-reduce of a clone, its all-gather copies through a temporary, and
-// neither fixes the order of the sums (docs/benchmarks.md has the measured ratios).
+// Why not Gloo's own: its reduce-scatter is an all-reduce of a clone, its all-gather copies through
+// a temporary, and neither fixes the order of the sums (docs/benchmarks.md has the measured
+// ratios).
 #pragma once
 
 #include <atomic>
@@ -40,7 +42,8 @@ class LinkComm : public Comm {
   // A staging tensor of at least `elements`, kept for reuse when returned.
   at::Tensor TakeStaging(int64_t elements, const at::Tensor& like);
   void ReturnStaging(at::Tensor staging);
-  // Sends every part of `parts` to its rank and receives into `staging`, by sender; own entries are left out.
+  // Sends every part of `parts` to its rank and receives into `staging`, by sender; own entries are
+  // left out.
   std::unique_ptr<Exchange> ExchangeParts(const std::vector<at::Tensor>& parts,
                                           const std::vector<at::Tensor>& into, uint32_t tag);
   // Receives part j of `parts` from rank j and sends our own to all.

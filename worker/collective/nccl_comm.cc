@@ -1,18 +1,20 @@
-// Comm over NCCL, the only file that includes CUDA headers. Every operation runs on this Comm's own stream, behind an event of the
-// caller's current stream; Wait() makes the caller's current stream wait for it, never the CPU. asyncOp=false keeps
-// ProcessGroupNCCL from adding streams and events of its own, and from holding on to tensors.
+// Comm over NCCL, the only file that includes CUDA headers. Every operation runs on this Comm's own
+// stream, behind an event of the caller's current stream; Wait() makes the caller's current stream
+// wait for it, never the CPU. asyncOp=false keeps ProcessGroupNCCL from adding streams and events
+// of its own, and from holding on to tensors.
 //
-// Sums are NCCL's: the order is fixed for a given group size and algorithm, but is not the pairwise tree.
+// Sums are NCCL's: the order is fixed for a given group size and algorithm, but is not the pairwise
+// tree.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 
 #include "worker/collective/nccl_plugin.h"
@@ -22,7 +24,8 @@ namespace {
 
 class StreamOperation : public Ticket::Operation {
  public:
-  StreamOperation(at::cuda::CUDAEvent done, c10::DeviceIndex gpu) : done_(std::move(done)), gpu_(gpu) {}
+  StreamOperation(at::cuda::CUDAEvent done, c10::DeviceIndex gpu)
+      : done_(std::move(done)), gpu_(gpu) {}
   void Finish() override { done_.block(at::cuda::getCurrentCUDAStream(gpu_)); }
 
  private:
@@ -96,8 +99,8 @@ class NcclComm : public Comm {
     return GatherHost<uint64_t>(mine, at::kLong);
   }
 
-  // NCCL's communicators of one process must go together, and an abort can itself hang: the process has to exit
-  // afterwards, and its supervisor sees to it.
+  // NCCL's communicators of one process must go together, and an abort can itself hang: the process
+  // has to exit afterwards, and its supervisor sees to it.
   void Abort() override { group_->abort(); }
   int64_t bytes_sent() const override { return bytes_sent_; }
 
@@ -122,7 +125,8 @@ class NcclComm : public Comm {
   std::vector<std::vector<T>> GatherHost(const std::vector<T>& mine, at::ScalarType type) {
     const int64_t count = static_cast<int64_t>(mine.size());
     at::Tensor host = at::empty({size() * count}, type);
-    memcpy(static_cast<T*>(host.mutable_data_ptr()) + rank() * count, mine.data(), count * sizeof(T));
+    memcpy(static_cast<T*>(host.mutable_data_ptr()) + rank() * count, mine.data(),
+           count * sizeof(T));
     at::Tensor device = host.to(at::Device(at::kCUDA, gpu_));
     const int64_t before = bytes_sent_;
     AllGather(device).Wait();
@@ -130,7 +134,8 @@ class NcclComm : public Comm {
     host.copy_(device);
     std::vector<std::vector<T>> result(size(), std::vector<T>(count));
     for (int i = 0; i < size(); ++i) {
-      memcpy(result[i].data(), static_cast<const T*>(host.const_data_ptr()) + i * count, count * sizeof(T));
+      memcpy(result[i].data(), static_cast<const T*>(host.const_data_ptr()) + i * count,
+             count * sizeof(T));
     }
     return result;
   }

@@ -28,7 +28,8 @@ MakeNcclComm LoadPlugin() {
 }  // namespace
 
 std::unique_ptr<Comm> ConnectNccl(const NcclGroup& group) {
-  static const MakeNcclComm make = LoadPlugin();  // Never unloaded: CUDA's libraries do not support it.
+  static const MakeNcclComm make =
+      LoadPlugin();  // Never unloaded: CUDA's libraries do not support it.
   return std::unique_ptr<Comm>(make(group));
 }
 

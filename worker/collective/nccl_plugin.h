@@ -1,11 +1,10 @@
-// The CUDA half of the room lives in libfedshard_cuda.so, which is loaded only by ranks on a GPU: a CPU rank would pay half
-// a second and hundreds of megabytes for libraries it never calls.
+// The CUDA half of the room lives in libfedshard_cuda.so, which is loaded only by ranks on a GPU: a
+// CPU rank would pay half a second and hundreds of megabytes for libraries it never calls.
 #pragma once
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <memory>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "worker/collective/comm.h"
 
@@ -23,7 +22,8 @@ struct NcclGroup {
 using MakeNcclComm = Comm* (*)(const NcclGroup& group);
 inline constexpr char kMakeNcclCommSymbol[] = "fedshard_make_nccl_comm";
 
-// Loads the plugin: $FEDSHARD_CUDA_PLUGIN, else libfedshard_cuda.so beside the executable. Throws CommError.
+// Loads the plugin: $FEDSHARD_CUDA_PLUGIN, else libfedshard_cuda.so beside the executable. Throws
+// CommError.
 std::unique_ptr<Comm> ConnectNccl(const NcclGroup& group);
 
 }  // namespace fedshard::collective

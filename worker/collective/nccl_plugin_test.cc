@@ -1,4 +1,5 @@
-// The CUDA plugin loads into a process that was linked without CUDA; without a GPU it says so, with one a group of one works.
+// The CUDA plugin loads into a process that was linked without CUDA; without a GPU it says so, with
+// one a group of one works.
 #include "worker/collective/nccl_plugin.h"
 
 #include <ATen/ATen.h>
@@ -19,8 +20,8 @@ bool HaveGpu() { return std::filesystem::exists("/dev/nvidia0"); }
 
 std::unique_ptr<Comm> ConnectOne() {
   setenv("FEDSHARD_CUDA_PLUGIN", FEDSHARD_TEST_PLUGIN, 1);
-  return ConnectNccl({MakeStore(std::make_shared<MemoryKeyValue>(), std::chrono::seconds(30)), 0, 1, 0,
-                      std::chrono::seconds(30)});
+  return ConnectNccl({MakeStore(std::make_shared<MemoryKeyValue>(), std::chrono::seconds(30)), 0, 1,
+                      0, std::chrono::seconds(30)});
 }
 
 TEST(NcclPlugin, SaysThatThereIsNoGpu) {

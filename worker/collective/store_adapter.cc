@@ -24,7 +24,8 @@ class KeyValueStore : public c10d::Store {
   }
   void wait(const std::vector<std::string>& keys) override { client_->Get(keys, timeout_); }
   // Callers pass c10d's 5-minute default where they mean "as configured": the shorter one holds.
-  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override {
     client_->Get(keys, std::min(timeout, timeout_));
   }
 

@@ -1,4 +1,5 @@
-// TreeSum adds in the documented order, whichever piece must be kept, and a tree of trees is the tree.
+// TreeSum adds in the documented order, whichever piece must be kept, and a tree of trees is the
+// tree.
 #include "worker/collective/tree_sum.h"
 
 #include <ATen/ATen.h>

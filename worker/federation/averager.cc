@@ -8,7 +8,8 @@
 
 namespace fedshard::federation {
 
-Averager::Averager(std::vector<at::Tensor>& shards, collective::Comm& federation, int64_t chunk_bytes)
+Averager::Averager(std::vector<at::Tensor>& shards, collective::Comm& federation,
+                   int64_t chunk_bytes)
     : shards_(shards), federation_(federation) {
   chunk_elements_ = std::max<int64_t>(1, chunk_bytes / static_cast<int64_t>(sizeof(float)));
   for (const at::Tensor& shard : shards_) staged_.push_back(at::zeros_like(shard));
@@ -22,7 +23,8 @@ uint64_t Averager::Average(double weight) {
     at::mul_out(staged_[i], shards_[i], at::scalar_tensor(scale, shards_[i].options()));
     const int64_t elements = staged_[i].numel();
     for (int64_t first = 0; first < elements; first += chunk_elements_) {
-      federation_.AllReduce(staged_[i].narrow(0, first, std::min(chunk_elements_, elements - first)))
+      federation_
+          .AllReduce(staged_[i].narrow(0, first, std::min(chunk_elements_, elements - first)))
           .Wait();
     }
     const at::Tensor host = staged_[i].cpu();

@@ -1,5 +1,5 @@
-// Averaging gives what an in-process reference gives, the same bits in every group, for unequal weights and chunks that do
-// not divide the shards; an aborted average leaves no trace.
+// Averaging gives what an in-process reference gives, the same bits in every group, for unequal
+// weights and chunks that do not divide the shards; an aborted average leaves no trace.
 #include "worker/federation/averager.h"
 
 #include <ATen/ATen.h>
@@ -38,9 +38,11 @@ TEST_P(Averaging, MatchesTheReference) {
       std::vector<at::Tensor> shards = Shards(group);
       Averager averager(shards, *comm, chunk_bytes);
       hashes[group] = averager.Average(weights[group]);
-      for (int i = 0; i < 2; ++i) EXPECT_TRUE(at::equal(shards[i], Shards(group)[i])) << "not out of place";
+      for (int i = 0; i < 2; ++i)
+        EXPECT_TRUE(at::equal(shards[i], Shards(group)[i])) << "not out of place";
       averager.Abort();
-      EXPECT_EQ(averager.Average(weights[group]), hashes[group]) << "an aborted try changed something";
+      EXPECT_EQ(averager.Average(weights[group]), hashes[group])
+          << "an aborted try changed something";
       averager.Commit();
       results[group] = shards;
     });
