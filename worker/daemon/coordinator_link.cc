@@ -125,7 +125,7 @@ grpc::Status CoordinatorLink::RunOnce() {
     changed_.NotifyAll();
   }
   if (writer.joinable()) writer.join();
-  context.TryCancel();
+  // Not canceled here: that would hide the status with which the coordinator ended the stream.
   const grpc::Status status = stream->Finish();
   MutexLock lock(mu_);
   context_ = nullptr;
@@ -160,7 +160,12 @@ bool CoordinatorLink::Handshake(Stream& stream) {
     changed_.NotifyAll();
   }
   watchdog.join();
-  if (!read || !first.has_registered()) return false;
+  if (!read) return false;
+  if (!first.has_registered()) {  // Not a coordinator that speaks this protocol.
+    MutexLock lock(mu_);
+    if (context_ != nullptr) context_->TryCancel();
+    return false;
+  }
 
   const v1::Registered& registered = first.registered();
   bool new_coordinator = false;
