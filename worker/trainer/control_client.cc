@@ -42,7 +42,7 @@ struct ControlClient::Wire {
   Mutex mu;
   CondVar changed;
   std::deque<v1::AttachRequest> outbox GUARDED_BY(mu);
-  bool writing GUARDED_BY(mu) = false;  // One is out of the outbox and not yet on the wire.
+  bool writing GUARDED_BY(mu) = false;  // A message is on its way to the wire.
   bool closed GUARDED_BY(mu) = false;
   std::set<grpc::ClientContext*> calls GUARDED_BY(mu);  // Rendezvous calls under way.
 
@@ -101,8 +101,8 @@ void ControlClient::WriteLoop() {
       } else {
         next = std::move(wire_->outbox.front());
         wire_->outbox.pop_front();
-        wire_->writing = true;
       }
+      wire_->writing = true;
     }
     if (!wire_->stream->Write(next)) return;  // The reader sees the end.
   }
@@ -140,12 +140,10 @@ void ControlClient::ReadLoop() {
 }
 
 void ControlClient::Stop(int exit_code, const std::string& why) {
-  std::function<void()> abort;
   {
     MutexLock lock(mu_);
     if (stopped_) return;
     stopped_.emplace(exit_code, why);
-    abort = abort_;
     changed_.NotifyAll();
   }
   LogWarning(absl::StrCat("stopping: ", why));
@@ -153,7 +151,10 @@ void ControlClient::Stop(int exit_code, const std::string& why) {
     MutexLock lock(wire_->mu);
     for (grpc::ClientContext* call : wire_->calls) call->TryCancel();
   }
-  if (abort) abort();
+  {
+    MutexLock lock(abort_mu_);
+    if (abort_) abort_();
+  }
   // Detached on purpose: it outlives everything, and ends with the process.
   std::thread([exit_code] {
     std::this_thread::sleep_for(kExitGrace);
@@ -162,13 +163,10 @@ void ControlClient::Stop(int exit_code, const std::string& why) {
 }
 
 void ControlClient::SetAbort(std::function<void()> abort) {
-  bool now = false;
-  {
-    MutexLock lock(mu_);
-    abort_ = abort;
-    now = stopped_.has_value();
-  }
-  if (now && abort) abort();
+  MutexLock lock(abort_mu_);
+  abort_ = std::move(abort);
+  // A stop that came before there was anything to abort.
+  if (abort_ && stopped()) abort_();
 }
 
 std::optional<Stopped> ControlClient::stopped() {

@@ -67,9 +67,13 @@ class ControlClient : public Control {
   std::deque<Directive> inbox_ GUARDED_BY(mu_);
   std::optional<RankStart> start_ GUARDED_BY(mu_);
   std::optional<Stopped> stopped_ GUARDED_BY(mu_);
-  std::function<void()> abort_ GUARDED_BY(mu_);
   bool finishing_ GUARDED_BY(mu_) = false;
   bool closed_ GUARDED_BY(mu_) = false;
+
+  // Held while the hook runs, so that SetAbort(nullptr) returns only when it does not. Taken before
+  // mu_.
+  Mutex abort_mu_;
+  std::function<void()> abort_ GUARDED_BY(abort_mu_);
 };
 
 }  // namespace fedshard::trainer
