@@ -1,0 +1,115 @@
+// One rank's training step: tokens per second, which matrix library was chosen, and how much of the
+// step is matrix products (timed alone at the shapes of the step, forward and both gradients).
+//   bench_step [--steps 20] [--smoke]
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker/collective/self_comm.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/math_backend.h"
+
+namespace fedshard::bench {
+namespace {
+
+struct Shape {
+  const char* name;
+  int64_t vocabulary, hidden, intermediate, layers, heads, kv_heads, sequence, batch;
+};
+
+double MedianSeconds(int repeats, const std::function<void()>& body) {
+  std::vector<double> times;
+  for (int i = 0; i < repeats + 2; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    if (i >= 2)
+      times.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+// Seconds of y = x w^T and of both its gradients, for x [rows, in] and w [out, in].
+double ProductSeconds(int64_t rows, int64_t in, int64_t out, int repeats) {
+  const at::Tensor x = at::randn({rows, in}), w = at::randn({out, in}), g = at::randn({rows, out});
+  at::Tensor y = at::empty({rows, out}), gx = at::empty({rows, in}), gw = at::empty({out, in});
+  return MedianSeconds(repeats, [&] {
+    at::mm_out(y, x, w.t());
+    at::mm_out(gx, g, w);
+    at::mm_out(gw, g.t(), x);
+  });
+}
+
+void Measure(const Shape& s, int repeats) {
+  engine::EngineOptions options;
+  ModelConfig& m = options.model;
+  m.vocab_size = s.vocabulary;
+  m.hidden_size = s.hidden;
+  m.intermediate_size = s.intermediate;
+  m.num_hidden_layers = s.layers;
+  m.num_attention_heads = s.heads;
+  m.num_key_value_heads = s.kv_heads;
+  m.head_dim = s.hidden / s.heads;
+  m.max_position_embeddings = s.sequence;
+  options.sequence_length = s.sequence;
+  options.micro_batch = s.batch;
+  collective::SelfComm self;
+  engine::Engine engine(options, self, self);
+  engine.InitializeRandom(1);
+  const std::vector<at::Tensor> batch = {
+      at::randint(s.vocabulary, {s.batch, s.sequence + 1}, at::kLong)};
+  const double step = MedianSeconds(repeats, [&] { engine.Step(batch, 1e-3); });
+
+  const int64_t rows = s.batch * s.sequence, kv = m.head_dim * s.kv_heads;
+  const double products =
+      static_cast<double>(s.layers) * (2 * ProductSeconds(rows, s.hidden, s.hidden, repeats) +
+                                       2 * ProductSeconds(rows, s.hidden, kv, repeats) +
+                                       2 * ProductSeconds(rows, s.hidden, s.intermediate, repeats) +
+                                       ProductSeconds(rows, s.intermediate, s.hidden, repeats)) +
+      ProductSeconds(rows, s.hidden, s.vocabulary, repeats);
+  const double flops = 6.0 * static_cast<double>(engine.parameters() - s.vocabulary * s.hidden) *
+                       static_cast<double>(rows);
+  printf("| %s | %.2f M | %ld | %.1f | %.0f | %.0f %% | %.0f |\n", s.name,
+         static_cast<double>(engine.parameters()) * 1e-6, static_cast<long>(rows), step * 1e3,
+         static_cast<double>(rows) / step, 100 * products / step, flops / step * 1e-9);
+}
+
+int Main(int argc, char** argv) {
+  int repeats = 20;
+  bool smoke = false;
+  for (int i = 1; i < argc; ++i) {
+    if (strcmp(argv[i], "--smoke") == 0) {
+      smoke = true;
+      repeats = 1;
+    } else if (strcmp(argv[i], "--steps") == 0 && i + 1 < argc) {
+      repeats = std::max(1, atoi(argv[++i]));
+    } else {
+      fprintf(stderr, "usage: bench_step [--steps N] [--smoke]\n");
+      return 2;
+    }
+  }
+  at::set_num_threads(1);
+  printf("matrix library: %s\n\n", engine::SelectMathBackend().c_str());
+  printf(
+      "| model | parameters | tokens a step | ms a step | tokens/s | matrix products | GFLOP/s |\n"
+      "| --- | --- | --- | --- | --- | --- | --- |\n");
+  Measure({"quickstart", 256, 256, 704, 4, 8, 4, 128, 2}, repeats);
+  if (smoke) return 0;
+  Measure({"quickstart, batch 8", 256, 256, 704, 4, 8, 4, 128, 8}, repeats);
+  Measure({"28 M", 32000, 512, 1408, 4, 8, 4, 256, 4}, std::max(3, repeats / 4));
+  return 0;
+}
+
+}  // namespace
+}  // namespace fedshard::bench
+
+int main(int argc, char** argv) { return fedshard::bench::Main(argc, argv); }
