@@ -114,11 +114,22 @@ absl::Status HttpServer::Start() {
     server_->addHandler(path, handlers_.back().get());
   }
   const std::vector<int> ports = server_->getListeningPorts();
+  port_ = ports.at(0);
   address_ = absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':')), ":", ports.at(0));
   return absl::OkStatus();
 }
 
-void HttpServer::Stop() { server_.reset(); }
+// civetweb looks at its stop flag only when a connection comes or every two seconds: connections
+// make it look.
+void HttpServer::Stop() {
+  if (server_ == nullptr) return;
+  std::future<void> stopped = std::async(std::launch::async, [this] { server_.reset(); });
+  const std::string host = options_.listen.substr(0, options_.listen.rfind(':'));
+  while (stopped.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    char ignored[256];
+    mg_close_connection(mg_connect_client(host.c_str(), port_, 0, ignored, sizeof ignored));
+  }
+}
 
 absl::StatusOr<Snapshot> HttpServer::Ask() const {
   // Shared: the loop may answer after this thread has given up.

@@ -44,6 +44,7 @@ class HttpServer {
   service::Service* const service_;
   std::vector<std::unique_ptr<CivetHandler>> handlers_;  // Outlive the server.
   std::unique_ptr<CivetServer> server_;
+  int port_ = 0;
   std::string address_;
 };
 

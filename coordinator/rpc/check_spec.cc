@@ -6,8 +6,7 @@
 namespace fedshard::rpc {
 
 void CheckSpec(const v1::JobSpec& spec, Violations& violations) {
-  if (!IsId(spec.id()))
-    violations.Add("spec.id", "must be 1-63 lower-case letters, digits and hyphens");
+  CheckId(spec.id(), "spec.id", violations);
 }
 
 }  // namespace fedshard::rpc

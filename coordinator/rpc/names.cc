@@ -5,6 +5,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/ids.h"
 
 namespace fedshard::rpc {
 namespace {
@@ -16,23 +17,20 @@ constexpr char kSeparator = '\n';  // In no name.
 
 }  // namespace
 
-bool IsId(const std::string& id) {
-  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  return !id.empty() && id.size() <= 63 && is_lower(id.front()) &&
-         std::all_of(id.begin(), id.end(),
-                     [&](char c) { return is_lower(c) || is_digit(c) || c == '-'; });
+void CheckId(const std::string& id, const std::string& field, Violations& violations) {
+  const absl::Status status = ValidateId("the ID", id);
+  if (!status.ok()) violations.Add(field, std::string(status.message()));
 }
 
 std::string ParseJobName(const std::string& name, const std::string& field,
                          Violations& violations) {
-  const bool prefixed = absl::StartsWith(name, "jobs/");
-  const std::string id = prefixed ? name.substr(5) : "";
-  if (IsId(id)) return id;
-  violations.Add(field,
-                 "must be jobs/ID, with an ID of 1-63 lower-case letters, digits and "
-                 "hyphens that starts with a letter");
-  return "";
+  if (!absl::StartsWith(name, "jobs/")) {
+    violations.Add(field, "must have the form jobs/ID");
+    return "";
+  }
+  const std::string id = name.substr(5);
+  CheckId(id, field, violations);
+  return id;
 }
 
 void CheckRequestId(const std::string& request_id, Violations& violations) {

@@ -9,8 +9,8 @@
 
 namespace fedshard::rpc {
 
-// 1-63 characters, lower-case letters, digits and hyphens, starting with a letter.
-bool IsId(const std::string& id);
+// Adds what common/ids.h says is wrong with the id.
+void CheckId(const std::string& id, const std::string& field, Violations& violations);
 
 // "jobs/ID" -> ID; a violation of `field` and an empty string when it is something else.
 std::string ParseJobName(const std::string& name, const std::string& field, Violations& violations);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/translate_job.h"
+#include "coordinator/rpc/utf8.h"
 
 namespace fedshard::rpc {
 namespace {
@@ -79,7 +80,7 @@ v1::Round RoundToProto(const core::JobId& job, const core::Round& round, int64_t
   const int64_t end_us = round.decided_us != 0 ? round.decided_us : now_us;
   out.set_duration_seconds((end_us - round.started_us) / 1e6);
   if (round.planned_us != 0) out.set_decision_seconds((end_us - round.planned_us) / 1e6);
-  out.set_message(round.message);
+  out.set_message(ValidUtf8(round.message));
   if (round.validation_loss) out.set_validation_loss(*round.validation_loss);
   if (round.decided_us != 0) *out.mutable_decide_time() = TimeToProto(round.decided.wall_us);
   return out;

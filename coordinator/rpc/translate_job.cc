@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "coordinator/rpc/utf8.h"
+
 namespace fedshard::rpc {
 namespace {
 
@@ -93,14 +95,14 @@ v1::Job JobToProto(const core::Job& job, const service::View& view) {
   // The blob was serialised by SpecToCore.
   out.mutable_spec()->ParseFromString(job.spec.blob);
   out.set_state(JobStateToProto(job.state));
-  out.set_reason(job.reason);
-  out.set_message(job.message);
+  out.set_reason(ValidUtf8(job.reason));
+  out.set_message(ValidUtf8(job.message));
   for (const auto& [type, condition] : job.conditions) {
     v1::Condition* one = out.add_conditions();
     one->set_type(type);
     one->set_active(condition.active);
-    one->set_reason(condition.reason);
-    one->set_message(condition.message);
+    one->set_reason(ValidUtf8(condition.reason));
+    one->set_message(ValidUtf8(condition.message));
     *one->mutable_last_transition_time() = TimeToProto(condition.changed.wall_us);
   }
   *out.mutable_create_time() = TimeToProto(job.created.wall_us);

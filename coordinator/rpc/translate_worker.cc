@@ -1,10 +1,12 @@
 #include "coordinator/rpc/translate_worker.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/rpc/names.h"
+#include "coordinator/rpc/utf8.h"
 
 namespace fedshard::rpc {
 namespace {
@@ -85,11 +87,16 @@ std::optional<service::NodeReport> RankReportFromProto(const v1::RankReported& m
   return std::nullopt;
 }
 
+// What lies outside the years that a timestamp may have is moved to their edge.
+int64_t WallUsFromProto(const google::protobuf::Timestamp& time) {
+  constexpr int64_t kMaxSeconds = 253'402'300'799;
+  return std::clamp<int64_t>(time.seconds(), 0, kMaxSeconds) * 1'000'000 + time.nanos() / 1000;
+}
+
 service::LogLines LinesFromProto(const v1::LogLines& lines) {
   service::LogLines out{lines.log_request(), {}, lines.done()};
   for (const v1::LogLine& line : lines.lines()) {
-    out.lines.push_back(
-        {line.rank(), line.time().seconds() * 1'000'000 + line.time().nanos() / 1000, line.line()});
+    out.lines.push_back({line.rank(), WallUsFromProto(line.time()), line.line()});
   }
   return out;
 }
@@ -115,7 +122,7 @@ void FillDirect(const core::DirectRanks& direct, v1::DirectRanks& out) {
   message->set_commit(decision.commit);
   message->set_evaluate(decision.evaluate);
   message->set_finish(decision.finish);
-  message->set_message(decision.message);
+  message->set_message(ValidUtf8(decision.message));
   if (!decision.next) return;
   v1::RoundAssignment* next = message->mutable_next();
   next->set_round(decision.next->round);
@@ -158,7 +165,7 @@ struct DirectiveTranslator {
     message->set_job(directive.job);
     message->set_generation(directive.generation);
     message->set_grace_ms(directive.grace_ms);
-    message->set_message(directive.message);
+    message->set_message(ValidUtf8(directive.message));
   }
   void operator()(const core::DirectRanks& directive) const {
     FillDirect(directive, *out.mutable_direct_ranks());
@@ -180,10 +187,7 @@ struct DirectiveTranslator {
 
 service::NodeRegistration RegistrationFromProto(const v1::Register& message,
                                                 Violations& violations) {
-  if (!IsId(message.node_id())) {
-    violations.Add("register.node_id",
-                   "must be 1-63 lower-case letters, digits and hyphens, starting with a letter");
-  }
+  CheckId(message.node_id(), "register.node_id", violations);
   CheckText(message.incarnation(), "register.incarnation", true, violations);
   CheckText(message.data_address(), "register.data_address", true, violations);
   CheckText(message.version(), "register.version", false, violations);
