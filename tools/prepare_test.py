@@ -78,6 +78,17 @@ class PrepareTest(unittest.TestCase):
                                  "--document-end", "<none>", ok=False)
         self.assertIn("<none>", error)
 
+    def test_ids_with_gaps_are_kept_whole(self):
+        import tokenizers
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "to": 1, "be": 70000}, unk_token="?"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        words.save(str(self.folder / "tokenizer.json"))
+        (self.folder / "a.txt").write_text("to be " * 100)
+        self.run_prepare(self.folder / "a.txt", "--tokenizer", self.folder / "tokenizer.json")
+        sidecar, train = self.tokens("train")
+        self.assertEqual((sidecar["vocabulary"], sidecar["dtype"]), (70001, "uint32"))
+        self.assertEqual(list(train[:2]), [1, 70000])
+
     def test_refusals_name_the_file_and_leave_old_output_alone(self):
         (self.folder / "a.txt").write_text(TEXT)
         self.run_prepare(self.folder / "a.txt")
