@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <string>
 
+#include "common/spec/validate.h"
 #include "coordinator/rpc/utf8.h"
 
 namespace fedshard::rpc {
 namespace {
-
-bool Averages(v1::MeshMode mode) {
-  return mode == v1::MESH_MODE_FL_FSDP || mode == v1::MESH_MODE_FL_HSDP;
-}
 
 void FillProgress(const core::Job& job, const service::View& view, v1::JobProgress& out) {
   const service::JobProgress progress = view.telemetry.ProgressOf(job, view.now.steady_us);
@@ -75,14 +72,13 @@ core::JobSpec SpecToCore(const v1::JobSpec& spec) {
   core::JobSpec out;
   out.id = spec.id();
   out.mesh = {spec.mesh().federation_groups(), spec.mesh().replicas(), spec.mesh().shards()};
-  out.averages = Averages(spec.mesh().mode());
+  out.averages = Averages(spec);
   out.weight_by_tokens = spec.federation().weighting() != v1::WEIGHTING_EQUAL;
   out.total_steps = spec.training().steps();
   out.steps_per_round = spec.federation().every_steps();
-  out.samples_per_step = int64_t{spec.training().micro_batch()} * spec.training().accumulation() *
-                         out.mesh.group_size();
+  out.samples_per_step = SamplesPerGroupStep(spec);
   out.tokens_per_sample = spec.data().sequence_length();
-  out.evaluates = !spec.data().validation().empty();
+  out.evaluates = spec.evaluation().sequences() > 0;
   out.evaluate_every_rounds = spec.evaluation().every_rounds();
   out.blob = spec.SerializeAsString();
   return out;

@@ -170,6 +170,17 @@ TEST(Modes, GroupsTrainOnDisjointSamplesThatTogetherAreAllOfThem) {
   EXPECT_EQ(per_group, (std::map<int, int>{{0, 7}, {1, 7}}));
 }
 
+TEST(Modes, AJobWithoutEvaluationHasNoValidationLoss) {
+  const JobFolder folder;
+  TestJob job = Shape("blind", "fsdp", 1, 1, 2);
+  job.evaluation = "{sequences: 0}";  // Although the job names a validation file.
+  const json result = LocalRun(folder.Write(job), {"--nodes", "1", "--slots", "2"});
+  EXPECT_EQ(result["state"], "COMPLETED");
+  EXPECT_TRUE(result["validation_loss"]["first"].is_null());
+  EXPECT_TRUE(result["validation_loss"]["last"].is_null());
+  EXPECT_TRUE(result["validation_perplexity"].is_null());
+}
+
 TEST(Modes, LocalRunPrintsExactlyTheDocumentedFields) {
   const JobFolder folder;
   TestJob job = Shape("fields", "fl+fsdp", 2, 1, 1);
