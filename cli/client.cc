@@ -113,61 +113,47 @@ Outcome Client::CancelJob(const std::string& id, const std::string& reason, v1::
   return outcome;
 }
 
-Outcome Client::ListJobs(std::vector<v1::Job>& jobs) {
-  v1::ListJobsRequest request;
-  v1::ListJobsResponse response;
+template <typename Response, typename Request, typename CallFn, typename Items>
+Outcome Client::AllPages(Request request, CallFn call, const Items& (Response::*page)() const,
+                         std::vector<typename Items::value_type>& all) {
+  Response response;
   do {
-    const Outcome outcome = Call(
-        [&](grpc::ClientContext* context) { return stub_->ListJobs(context, request, &response); });
+    const Outcome outcome =
+        Call([&](grpc::ClientContext* context) { return call(context, request, &response); });
     if (!outcome.ok()) return outcome;
-    jobs.insert(jobs.end(), response.jobs().begin(), response.jobs().end());
+    const Items& items = (response.*page)();
+    all.insert(all.end(), items.begin(), items.end());
     request.set_page_token(response.next_page_token());
   } while (!response.next_page_token().empty());
   return {};
 }
 
+Outcome Client::ListJobs(std::vector<v1::Job>& jobs) {
+  return AllPages<v1::ListJobsResponse>(
+      v1::ListJobsRequest(), [this](auto... arguments) { return stub_->ListJobs(arguments...); },
+      &v1::ListJobsResponse::jobs, jobs);
+}
+
 Outcome Client::ListNodes(std::vector<v1::Node>& nodes) {
-  v1::ListNodesRequest request;
-  v1::ListNodesResponse response;
-  do {
-    const Outcome outcome = Call([&](grpc::ClientContext* context) {
-      return stub_->ListNodes(context, request, &response);
-    });
-    if (!outcome.ok()) return outcome;
-    nodes.insert(nodes.end(), response.nodes().begin(), response.nodes().end());
-    request.set_page_token(response.next_page_token());
-  } while (!response.next_page_token().empty());
-  return {};
+  return AllPages<v1::ListNodesResponse>(
+      v1::ListNodesRequest(), [this](auto... arguments) { return stub_->ListNodes(arguments...); },
+      &v1::ListNodesResponse::nodes, nodes);
 }
 
 Outcome Client::ListGroups(const std::string& id, std::vector<v1::Group>& groups) {
   v1::ListGroupsRequest request;
   request.set_parent(JobName(id));
-  v1::ListGroupsResponse response;
-  do {
-    const Outcome outcome = Call([&](grpc::ClientContext* context) {
-      return stub_->ListGroups(context, request, &response);
-    });
-    if (!outcome.ok()) return outcome;
-    groups.insert(groups.end(), response.groups().begin(), response.groups().end());
-    request.set_page_token(response.next_page_token());
-  } while (!response.next_page_token().empty());
-  return {};
+  return AllPages<v1::ListGroupsResponse>(
+      request, [this](auto... arguments) { return stub_->ListGroups(arguments...); },
+      &v1::ListGroupsResponse::groups, groups);
 }
 
 Outcome Client::ListRounds(const std::string& id, std::vector<v1::Round>& rounds) {
   v1::ListRoundsRequest request;
   request.set_parent(JobName(id));
-  v1::ListRoundsResponse response;
-  do {
-    const Outcome outcome = Call([&](grpc::ClientContext* context) {
-      return stub_->ListRounds(context, request, &response);
-    });
-    if (!outcome.ok()) return outcome;
-    rounds.insert(rounds.end(), response.rounds().begin(), response.rounds().end());
-    request.set_page_token(response.next_page_token());
-  } while (!response.next_page_token().empty());
-  return {};
+  return AllPages<v1::ListRoundsResponse>(
+      request, [this](auto... arguments) { return stub_->ListRounds(arguments...); },
+      &v1::ListRoundsResponse::rounds, rounds);
 }
 
 template <typename Reader, typename Response>

@@ -45,6 +45,10 @@ class Client {
   Outcome Result(const grpc::Status& status, const grpc::ClientContext& context) const;
   template <typename CallFn>
   Outcome Call(CallFn call);
+  // Appends the items of all pages, which `page` takes from a response.
+  template <typename Response, typename Request, typename CallFn, typename Items>
+  Outcome AllPages(Request request, CallFn call, const Items& (Response::*page)() const,
+                   std::vector<typename Items::value_type>& all);
   template <typename Reader, typename Response>
   Outcome Stream(grpc::ClientContext& context, std::unique_ptr<Reader> reader,
                  const std::function<bool(const Response&)>& see);
