@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "worker/kernels/chunked_cross_entropy.h"
+#include "worker/kernels/matrix_product.h"
 
 namespace fedshard::engine {
 
@@ -24,8 +25,8 @@ double InferencePass::LossSum(const at::Tensor& tokens) {
 at::Tensor InferencePass::NextTokenLogits(const at::Tensor& tokens) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = Hidden(tokens.unsqueeze(0));
-  const at::Tensor logits =
-      hidden.narrow(0, hidden.size(0) - 1, 1).mm(weights_.head.t()).view({-1});
+  const at::Tensor last = hidden.narrow(0, hidden.size(0) - 1, 1);
+  const at::Tensor logits = kernels::TimesTransposed(last, weights_.head).view({-1});
   ReleaseHead();
   return logits;
 }

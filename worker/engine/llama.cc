@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "worker/kernels/matrix_product.h"
 #include "worker/kernels/rms_norm.h"
 #include "worker/kernels/rotary.h"
 #include "worker/kernels/swiglu.h"
@@ -61,12 +62,12 @@ Llama::Llama(const ModelConfig& config, int64_t length, at::Device device) : con
 
 at::Tensor Llama::Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch) const {
   const at::Tensor normed = kernels::RmsNorm(x, weights.input_norm, config_.rms_norm_eps);
-  const at::Tensor attended = Attention(normed.mm(weights.qkv.t()), batch);
-  const at::Tensor middle = at::addmm(x, attended, weights.output.t());
+  const at::Tensor attended = Attention(kernels::Linear(normed, weights.qkv), batch);
+  const at::Tensor middle = kernels::Linear(attended, weights.output, x);
   const at::Tensor again =
       kernels::RmsNorm(middle, weights.post_attention_norm, config_.rms_norm_eps);
-  const at::Tensor activated = kernels::Swiglu(again.mm(weights.gate_up.t()));
-  return at::addmm(middle, activated, weights.down.t());
+  const at::Tensor activated = kernels::Swiglu(kernels::Linear(again, weights.gate_up));
+  return kernels::Linear(activated, weights.down, middle);
 }
 
 at::Tensor Llama::FinalNorm(const at::Tensor& x, const at::Tensor& weight) const {

@@ -1,5 +1,6 @@
-// Proves that RMSNorm, SwiGLU and the rotary split equal their obvious forms in double precision,
-// values and gradients, to fp32 rounding, for sizes with and without a vector tail.
+// Proves that RMSNorm, SwiGLU, the rotary split and the weight products of either library equal
+// their obvious forms in double precision, values and gradients, to fp32 rounding, for sizes with
+// and without a vector tail.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -7,6 +8,7 @@
 #include <functional>
 #include <vector>
 
+#include "worker/kernels/matrix_product.h"
 #include "worker/kernels/references.h"
 #include "worker/kernels/rms_norm.h"
 #include "worker/kernels/rotary.h"
@@ -79,6 +81,39 @@ TEST(Swiglu, SaturatesWithoutOverflow) {
   EXPECT_NEAR(y[0][0].item<float>(), 0.0f, 1e-30);
   EXPECT_FLOAT_EQ(y[0][1].item<float>(), 1000.0f);
 }
+
+class LinearOfLibrary : public testing::TestWithParam<MatrixLibrary> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == MatrixLibrary::kOneDnn && !HasOneDnn()) GTEST_SKIP() << "no oneDNN here";
+    SetMatrixLibrary(GetParam());
+  }
+  void TearDown() override { SetMatrixLibrary(MatrixLibrary::kDefault); }
+};
+
+TEST_P(LinearOfLibrary, EqualsReference) {
+  at::manual_seed(1);
+  const Tensors inputs = {Random({40, 33}), Random({51, 33}), Random({40, 51})};
+  ExpectEqual([](const Tensors& in) { return Tensors{Linear(in[0], in[1], in[2])}; },
+              [](const Tensors& in) { return Tensors{in[0].mm(in[1].t()) + in[2]}; }, inputs);
+  ExpectEqual([](const Tensors& in) { return Tensors{Linear(in[0], in[1])}; },
+              [](const Tensors& in) { return Tensors{in[0].mm(in[1].t())}; },
+              {inputs[0], inputs[1]});
+}
+
+TEST_P(LinearOfLibrary, StoresAndAdds) {
+  at::manual_seed(1);
+  const at::Tensor a = Random({20, 30}), b = Random({10, 30});
+  const at::Tensor exact = a.to(at::kDouble).mm(b.to(at::kDouble).t());
+  at::Tensor out = at::full({20, 10}, 7.0f);
+  StoreTimesTransposed(a, b, out);
+  EXPECT_TRUE(at::allclose(out.to(at::kDouble), exact, 1e-5, 1e-5));
+  AddTimesTransposed(a, b, out);
+  EXPECT_TRUE(at::allclose(out.to(at::kDouble), exact * 2, 1e-5, 1e-5));
+}
+
+INSTANTIATE_TEST_SUITE_P(Libraries, LinearOfLibrary,
+                         testing::Values(MatrixLibrary::kDefault, MatrixLibrary::kOneDnn));
 
 TEST(RotaryQkv, EqualsReference) {
   struct Case {

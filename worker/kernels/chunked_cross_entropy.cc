@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "worker/kernels/cpu_loops.h"
+#include "worker/kernels/matrix_product.h"
 
 namespace fedshard::kernels {
 namespace {
@@ -85,8 +86,8 @@ at::Tensor ChunkedCrossEntropy(const at::Tensor& hidden, const at::Tensor& weigh
   at::Tensor loss = at::zeros({}, hidden.options().dtype(at::kDouble));
   for (int64_t begin = 0; begin < hidden.size(0); begin += logits.size(0)) {
     const int64_t count = std::min(logits.size(0), hidden.size(0) - begin);
-    at::Tensor chunk = logits.narrow(0, 0, count);
-    at::mm_out(chunk, hidden.narrow(0, begin, count), weight.t());
+    const at::Tensor chunk =
+        TimesTransposed(hidden.narrow(0, begin, count), weight, logits.narrow(0, 0, count));
     loss.add_(ChunkLoss(chunk, targets.narrow(0, begin, count)));
   }
   return loss;
@@ -102,15 +103,13 @@ at::Tensor ChunkedCrossEntropyWithGradients(const at::Tensor& hidden, const at::
   for (int64_t begin = 0; begin < hidden.size(0); begin += logits.size(0)) {
     const int64_t count = std::min(logits.size(0), hidden.size(0) - begin);
     const at::Tensor rows = hidden.narrow(0, begin, count);
-    at::Tensor chunk = logits.narrow(0, 0, count);
-    at::mm_out(chunk, rows, weight.t());
+    const at::Tensor chunk = TimesTransposed(rows, weight, logits.narrow(0, 0, count));
     loss.add_(ChunkLossWithGradient(chunk, targets.narrow(0, begin, count), scale));
-    at::Tensor grad_rows = grad_hidden.narrow(0, begin, count);
-    at::mm_out(grad_rows, chunk, weight);
+    StoreTimesTransposed(chunk, weight.t(), grad_hidden.narrow(0, begin, count));
     if (begin == 0) {
-      at::mm_out(grad_weight, chunk.t(), rows);
+      StoreTimesTransposed(chunk.t(), rows.t(), grad_weight);
     } else {
-      grad_weight.addmm_(chunk.t(), rows);
+      AddTimesTransposed(chunk.t(), rows.t(), grad_weight);
     }
   }
   return loss;
