@@ -208,9 +208,9 @@ void CoordinatorLink::WriteLoop(Stream& stream) {
       MutexLock lock(mu_);
       while (true) {
         if (!stream_open_) return;
-        const auto unsent =
-            std::find_if(outbox_.begin(), outbox_.end(),
-                         [this](const auto& report) { return report.sequence() > written_; });
+        const auto unsent = std::find_if(
+            outbox_.begin(), outbox_.end(),
+            [written = written_](const auto& report) { return report.sequence() > written; });
         if (unsent != outbox_.end()) {
           next = *unsent;
           written_ = next.sequence();

@@ -33,11 +33,10 @@ std::string Describe(const TrainerId& id) {
 
 }  // namespace
 
-Daemon::Daemon(DaemonOptions options, const Clock& clock)
-    : options_(std::move(options)), clock_(clock) {}
+Daemon::Daemon(DaemonOptions options) : options_(std::move(options)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options, const Clock& clock) {
-  std::unique_ptr<Daemon> daemon(new Daemon(std::move(options), clock));
+  std::unique_ptr<Daemon> daemon(new Daemon(std::move(options)));
   Daemon* self = daemon.get();
   const DaemonOptions& o = daemon->options_;
   const auto channel = MakeChannel(o.coordinator);

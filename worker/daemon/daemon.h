@@ -43,7 +43,7 @@ class Daemon {
   std::optional<absl::Status> WaitForFatal(int64_t timeout_us);
 
  private:
-  Daemon(DaemonOptions options, const Clock& clock);
+  explicit Daemon(DaemonOptions options);
 
   void OnDirective(const v1::ConnectResponse& directive);
   void StartRanks(const v1::StartRanks& directive);
@@ -57,7 +57,6 @@ class Daemon {
   void Fail(const absl::Status& status);
 
   const DaemonOptions options_;
-  const Clock& clock_;
   RankSessions sessions_;
   std::unique_ptr<supervisor::Supervisor> supervisor_;
   std::unique_ptr<CoordinatorLink> link_;
