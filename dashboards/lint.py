@@ -8,6 +8,19 @@ import queries
 
 ROOT = queries.HERE.parent
 
+# Counters shown as they stand, with the reason.
+TOTALS = {
+    "Steps": "how far the job is; restarts of the coordinator are what the reader should see",
+    "Committed tokens": "the same",
+    "Rounds": "a round takes minutes, so its count says more than its rate",
+}
+# Metrics in no panel or rule, with the reason.
+RAW = {
+    "fedshard_build_info": "feeds the dashboard's variables",
+    "fedshard_coordinator_start_time_seconds": "for ad-hoc questions about restarts",
+    "fedshard_node_up": "for alerts of sites that want one per node",
+}
+
 
 def exported_metrics():
     """Name -> type, from the code that renders the page."""
@@ -44,6 +57,9 @@ def lint_dashboard(path, dashboard, exported):
         if not panel.get("targets"):
             yield f"{where}: has no query"
         for target in panel.get("targets", []):
+            for metric in queries.metric_names(target["expr"]):
+                if exported.get(metric) == "Counter" and "rate(" not in target["expr"] and panel["title"] not in TOTALS:
+                    yield f"{where}: counter {metric} must be under rate"
             yield from (f"{where}: {error}" for error in lint_target(target, exported))
 
 
@@ -55,8 +71,8 @@ def lint_target(target, exported):
         for label in ("job", "instance"):
             if f'{label}=~"${label}"' not in selector:
                 yield f"a selector has no {label}=~\"${label}\""
-    if re.search(r"fedshard_[a-z_]+(?![a-z_{])", expression.replace("{", "{ ")) and "{" not in expression:
-        yield "a metric without selector"
+    for metric in re.findall(r"\bfedshard_[a-z_]+(?![a-z_]*\{)\b", expression):
+        yield f"{metric} has no selector"
     for function, interval in re.findall(r"\b(rate|increase|irate)\([^\[]*\[([^\]]+)\]", expression):
         if interval != "$__rate_interval":
             yield f"{function} must use $__rate_interval"
@@ -94,9 +110,23 @@ def lint_rules(exported):
                 yield f"alert {name}: has no paragraph in docs/runbooks.md"
 
 
+def lint_unused(exported):
+    used = {queries.base_name(m) for _, d in queries.dashboards() for p in queries.panels(d)
+            for t in p["targets"] for m in queries.metric_names(t["expr"])}
+    used |= {queries.base_name(m) for _, _, e in queries.rules() for m in queries.metric_names(e)}
+    for metric in sorted(exported.keys() - used - RAW.keys()):
+        yield f"{metric} is in no panel and no rule; show it or list it as raw"
+    for metric in sorted(RAW.keys() & used):
+        yield f"{metric} is listed as raw, but used"
+
+
 def lint_docs(exported):
     text = (ROOT / "docs/metrics.md").read_text()
-    documented = set(re.findall(r"^\| `(fedshard_[a-z_]+)", text, re.M))
+    rows = dict(re.findall(r"^\| `(fedshard_[a-z_]+)` \| (\w+) \|", text, re.M))
+    documented = set(rows)
+    for metric in sorted(documented & exported.keys()):
+        if rows[metric] != exported[metric].lower():
+            yield f"docs/metrics.md: {metric} is a {exported[metric].lower()}, not a {rows[metric]}"
     for metric in sorted(exported.keys() - documented):
         yield f"docs/metrics.md: {metric} is missing"
     for metric in sorted(documented - exported.keys()):
@@ -109,6 +139,7 @@ def main():
     for path, dashboard in queries.dashboards():
         errors += lint_dashboard(path, dashboard, exported)
     errors += lint_rules(exported)
+    errors += lint_unused(exported)
     errors += lint_docs(exported)
     print("\n".join(errors) if errors else f"{len(exported)} metrics, dashboards and rules are in order")
     return 1 if errors else 0

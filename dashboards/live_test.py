@@ -4,6 +4,7 @@ is empty when all is well, must have data in each of its selectors. Everything s
 
     dashboards/live_test.py BUILD/bin
 """
+import ctypes
 import json
 import os
 import pathlib
@@ -34,6 +35,11 @@ evaluation: {every_rounds: 1, sequences: 4}
 TIMEOUT = 90
 
 
+def die_with_parent():
+    """PR_SET_PDEATHSIG: a child ends with this test, however the test ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 class Processes:
     """Started in order, stopped in reverse: TERM, then KILL."""
 
@@ -42,7 +48,7 @@ class Processes:
 
     def start(self, argv, log):
         process = subprocess.Popen([str(a) for a in argv], stdout=log.open("wb"), stderr=subprocess.STDOUT,
-                                   stdin=subprocess.DEVNULL)
+                                   stdin=subprocess.DEVNULL, preexec_fn=die_with_parent)
         self.running.append(process)
         return process
 
@@ -104,12 +110,15 @@ def start_prometheus(folder, target, processes):
         process = processes.start(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/tsdb{attempt}",
                                    f"--web.listen-address={address}"], folder / "prometheus.log")
         url = f"http://{address}"
-        while process.poll() is None:
+        deadline = time.monotonic() + TIMEOUT
+        while process.poll() is None and time.monotonic() < deadline:
             try:
                 urllib.request.urlopen(f"{url}/-/ready", timeout=2)
                 return url
             except OSError:
                 time.sleep(0.2)
+        if process.poll() is None:
+            break
         processes.running.remove(process)
     raise SystemExit("live_test: Prometheus does not start: " + (folder / "prometheus.log").read_text()[-2000:])
 

@@ -50,8 +50,9 @@ def room_of(path):
 
 
 def is_test_of(path, other):
-    """The one room more that a test needs to start what it tests."""
-    return path.startswith("coordinator/rpc/") and path.endswith("_test.cc") and other == "coordinator/storage"
+    """Tests of the coordinator's rooms start it whole, journal included."""
+    is_test = path.endswith("_test.cc") or "/testing/" in path
+    return path.startswith("coordinator/") and is_test and other == "coordinator/storage"
 
 
 def closure(path, includes, seen):
