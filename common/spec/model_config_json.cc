@@ -12,8 +12,10 @@ namespace {
 
 using nlohmann::json;
 
-// Larger than any published model, small enough that no product below overflows.
+// Larger than any published model.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
+// The same, and far from where sizes in bytes leave 64 bits.
+constexpr double kMaxParameters = 1e15;
 constexpr size_t kMaxBytes = 1 << 20;
 
 absl::Status Bad(const std::string& field, const std::string& rule) {
@@ -49,7 +51,10 @@ absl::Status Positive(const json& config, const std::string& field, double& valu
 absl::Status MustBe(const json& config, const std::string& field, const json& only) {
   const auto found = config.find(field);
   if (found == config.end() || found->is_null() || *found == only) return absl::OkStatus();
-  return Bad(field, absl::StrCat("is not supported with ", found->dump(), ", only ", only.dump()));
+  // Never the text of a list or an object: it may be long, and nested deeper than the stack.
+  const std::string value = found->is_structured() ? std::string("an ") + found->type_name()
+                                                   : found->dump().substr(0, 80);
+  return Bad(field, absl::StrCat("is not supported with ", value, ", only ", only.dump()));
 }
 
 // Says nothing about the mathematics of training.
@@ -144,6 +149,23 @@ absl::Status CheckUnsupported(const json& config) {
   return MustBe(config, "attention_dropout", 0.0);
 }
 
+// Dimensions that are each possible may still multiply to a size that is not.
+absl::Status CheckParameters(const ModelConfig& model) {
+  const double hidden = static_cast<double>(model.hidden_size);
+  const double heads =
+      2.0 * static_cast<double>(model.num_attention_heads + model.num_key_value_heads);
+  const double attention = heads * static_cast<double>(model.head_dim) * hidden;
+  const double mlp = 3.0 * static_cast<double>(model.intermediate_size) * hidden;
+  const double vocabulary = 2.0 * static_cast<double>(model.vocab_size) * hidden;
+  const double parameters =
+      static_cast<double>(model.num_hidden_layers) * (attention + mlp) + vocabulary;
+  if (parameters <= kMaxParameters) return absl::OkStatus();
+  const char* largest = attention > mlp ? "num_attention_heads" : "intermediate_size";
+  return Bad(vocabulary > parameters / 2 ? "vocab_size" : largest,
+             absl::StrCat("with the other sizes gives ", parameters, " parameters, more than ",
+                          kMaxParameters));
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
@@ -169,7 +191,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
                absl::StrCat(model.num_key_value_heads,
                             " does not divide num_attention_heads = ", model.num_attention_heads));
   }
-  if (!config.contains("head_dim") && model.hidden_size % model.num_attention_heads != 0) {
+  const auto head_dim = config.find("head_dim");
+  const bool divides = head_dim == config.end() || head_dim->is_null();
+  if (divides && model.hidden_size % model.num_attention_heads != 0) {
     return Bad("num_attention_heads",
                absl::StrCat(model.num_attention_heads,
                             " does not divide hidden_size = ", model.hidden_size));
@@ -185,6 +209,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
     if (!tie->is_boolean()) return Bad("tie_word_embeddings", "must be true or false");
     model.tie_word_embeddings = tie->get<bool>();
   }
+  RETURN_IF_ERROR(CheckParameters(model));
   return model;
 }
 

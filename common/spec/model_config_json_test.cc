@@ -89,6 +89,39 @@ TEST(ModelConfigJson, RefusesByField) {
   }
 }
 
+TEST(ModelConfigJson, ANullHeadDimIsAMissingOne) {
+  json config = Llama();
+  config["head_dim"] = nullptr;
+  ASSERT_THAT(ParseModelConfig(config.dump()), testing::IsOk());
+  config["num_attention_heads"] = 24;
+  EXPECT_THAT(ParseModelConfig(config.dump()),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                StartsWith("num_attention_heads: 24 does not divide")));
+}
+
+TEST(ModelConfigJson, RefusesProductsBeyondAnyMachine) {
+  json config = Llama();
+  for (const char* field :
+       {"hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"}) {
+    config[field] = 1 << 24;  // 2^72 weights in one projection.
+  }
+  EXPECT_THAT(ParseModelConfig(config.dump()),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                StartsWith("num_attention_heads: with the other sizes")));
+}
+
+TEST(ModelConfigJson, ShowsNoNestedValueInItsErrors) {
+  // A recursive printer would leave the stack here.
+  constexpr int kDepth = 500'000;
+  std::string text = Llama().dump();
+  const std::string none = R"("rope_scaling":null)";
+  text.replace(text.find(none), none.size(),
+               R"("rope_scaling":)" + std::string(kDepth, '[') + std::string(kDepth, ']'));
+  EXPECT_THAT(ParseModelConfig(text),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                StartsWith("rope_scaling: is not supported with an array")));
+}
+
 TEST(ModelConfigJson, RefusesWhatIsNoConfiguration) {
   for (const std::string text : {"", "[]", "{", "null", "{}"}) {
     EXPECT_THAT(ParseModelConfig(text), testing::StatusIs(absl::StatusCode::kInvalidArgument))
