@@ -1,12 +1,13 @@
-// Ctrl-C and TERM as something that commands can ask about and react to, instead of dying half-way.
+// Ctrl-C, TERM and HUP as something that commands can ask about and react to, instead of dying
+// half-way.
 #pragma once
 
 #include <functional>
 
 namespace fedshard::cli {
 
-// Blocks SIGINT and SIGTERM in the calling thread and all later ones, and takes them in a thread of
-// its own. Call once, first thing in main.
+// Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and all later ones, and takes them in a
+// thread of its own. Call once, first thing in main.
 void InstallInterrupts();
 // Whether a signal has come.
 bool Interrupted();

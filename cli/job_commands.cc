@@ -10,6 +10,8 @@
 #include "cli/job_file.h"
 #include "cli/progress.h"
 #include "cli/quantity.h"
+#include "cli/summary.h"
+#include "cli/text.h"
 #include "common/spec/validate.h"
 
 namespace fedshard::cli {
@@ -32,11 +34,10 @@ int ExitCodeOf(const v1::Job& job) {
   return job.state() == v1::JOB_STATE_COMPLETED ? kExitDone : kExitFailed;
 }
 
-// Shows the job until it ends.
-int Follow(Client& client, const std::string& id, bool show) {
+// Shows the job until it ends; its last state in `last`.
+int Follow(Client& client, const std::string& id, bool show, v1::Job& last) {
   OnInterrupt([&client] { client.Interrupt(); });
   ProgressPrinter printer(IsLiveTerminal(), TerminalOptions());
-  v1::Job last;
   const Outcome outcome = client.Watch(id, [&](const v1::Job& job) {
     last = job;
     if (show) printer.Show(job);
@@ -58,18 +59,26 @@ int RunSubmit(const GlobalOptions& global, const SubmitOptions& options) {
   v1::Job job;
   const Outcome outcome = client.Submit(*spec, options.dry_run, job);
   if (!outcome.ok()) return Fail(outcome);
+  const bool follow = !options.dry_run && (options.wait || options.watch);
   if (options.format == Format::kTable) {
     std::cout << job.name() << (options.dry_run ? " is valid" : " submitted") << "\n";
     if (options.dry_run) {
       if (!job.message().empty()) std::cerr << job.message() << "\n";
-    } else if (!options.wait && !options.watch) {
+    } else if (!follow) {
       std::cerr << "Next: fedshard watch " << LastPart(job.name()) << "\n";
     }
-  } else {
+  } else if (!follow) {  // Else one object only: the job as it ended.
     std::cout << Show({job}, options.format, /*single=*/true);
   }
-  if (options.dry_run || (!options.wait && !options.watch)) return kExitDone;
-  return Follow(client, job.name(), options.watch);
+  if (!follow) return kExitDone;
+  const std::string name = job.name();
+  const int exit_code = Follow(client, name, options.watch, job);
+  // With the result; also of a job that failed, but not of one that nobody saw end.
+  if (HasEnded(job.state())) {
+    std::cout << (options.format == Format::kTable ? SummaryText(job)
+                                                   : Show({job}, options.format, /*single=*/true));
+  }
+  return exit_code;
 }
 
 int RunValidate(const std::string& file) {
@@ -137,7 +146,8 @@ int RunDescribeJob(const GlobalOptions& global, const std::string& id) {
 
 int RunWatch(const GlobalOptions& global, const std::string& job) {
   Client client(global.coordinator);
-  return Follow(client, job, /*show=*/true);
+  v1::Job last;
+  return Follow(client, job, /*show=*/true, last);
 }
 
 int RunLogs(const GlobalOptions& global, const LogsOptions& options) {

@@ -96,7 +96,9 @@ class Reader {
       report_.ErrorAt("training", "training: give either steps or tokens");
     }
     if (steps) training.set_steps(*steps);
-    if (tokens && per_step > 0) training.set_steps((*tokens + per_step - 1) / per_step);
+    if (tokens && per_step > 0) {
+      training.set_steps(*tokens / per_step + (*tokens % per_step > 0 ? 1 : 0));
+    }
     ReadOptimizer(section.Section("optimizer"));
     ReadSchedule(section.Section("schedule"));
     section.Finish();
