@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "coordinator/rpc/translate_job.h"
-#include "coordinator/rpc/utf8.h"
 
 namespace fedshard::rpc {
 namespace {

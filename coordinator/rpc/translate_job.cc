@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/spec/validate.h"
-#include "coordinator/rpc/utf8.h"
+#include "common/utf8.h"
 
 namespace fedshard::rpc {
 namespace {

@@ -1,5 +1,5 @@
-// Proves the pure parts of the adapters: errors and their trailer, names and page tokens, UTF-8,
-// and the translation of specs, reports and directives field by field.
+// Proves the pure parts of the adapters: errors and their trailer, names and page tokens, and
+// the translation of specs, reports and directives field by field.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,6 @@
 #include "coordinator/rpc/testing/fake_worker.h"
 #include "coordinator/rpc/translate_job.h"
 #include "coordinator/rpc/translate_worker.h"
-#include "coordinator/rpc/utf8.h"
 #include "coordinator/service/errors.h"
 
 namespace fedshard::rpc {
@@ -67,15 +66,6 @@ TEST(NamesTest, PageTokensBelongToTheirList) {
   ParsePage(0, "!!", "jobs", violations);
   ParsePage(-1, "", "jobs", violations);
   EXPECT_EQ(violations.list.size(), 3u);
-}
-
-TEST(Utf8Test, OnlyWhatIsBrokenIsReplaced) {
-  EXPECT_EQ(ValidUtf8("plain \xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"),
-            "plain \xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80");
-  EXPECT_EQ(ValidUtf8("cut \xe2\x82"), "cut ??");
-  EXPECT_EQ(ValidUtf8("\x80 \xff \xc3("), "? ? ?(");
-  EXPECT_EQ(ValidUtf8("\xed\xa0\x80"), "???");  // A surrogate.
-  EXPECT_EQ(ValidUtf8("\xc0\xaf"), "??");       // An overlong slash.
 }
 
 TEST(TranslateTest, TheCoreGetsWhatItNeedsOfASpec) {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 #include "coordinator/rpc/names.h"
-#include "coordinator/rpc/utf8.h"
 
 namespace fedshard::rpc {
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/utf8.h"
 
 namespace fedshard::supervisor {
 
@@ -73,9 +74,12 @@ void RankLog::Finish() {
 }
 
 void RankLog::WriteLine() {
+  // A program may print anything, and a cut may go through a character; lines travel as protobuf
+  // strings, and one bad byte would make every message with them unreadable.
+  line_ = ValidUtf8(std::move(line_));
   // Our own programs stamp their lines; libraries do not.
   if (ParseTime(line_) < 0) line_ = FormatTime(clock_->Now().wall_us) + " " + line_;
-  fputs(line_.c_str(), file_);
+  fwrite(line_.data(), 1, line_.size(), file_);
   fputc('\n', file_);
   tail_.push_back(std::exchange(line_, {}));
   if (tail_.size() > kTailLines) tail_.pop_front();

@@ -23,7 +23,7 @@ class RankLog {
   RankLog& operator=(RankLog&&) = delete;
   ~RankLog();
 
-  // Bytes as they come from the pipe; complete lines are written.
+  // Bytes as they come from the pipe; complete lines are written, as valid UTF-8.
   void Add(const char* data, size_t size);
   // Writes an unfinished last line.
   void Finish();

@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace fedshard::rpc {
+namespace fedshard {
 
 // Bytes that are no complete UTF-8 character, as at the end of a text cut to a length, become '?'.
 std::string ValidUtf8(std::string text);
 
-}  // namespace fedshard::rpc
+}  // namespace fedshard

@@ -1,9 +1,9 @@
-#include "coordinator/rpc/utf8.h"
+#include "common/utf8.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace fedshard::rpc {
+namespace fedshard {
 namespace {
 
 bool IsContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -40,4 +40,4 @@ std::string ValidUtf8(std::string text) {
   return text;
 }
 
-}  // namespace fedshard::rpc
+}  // namespace fedshard
