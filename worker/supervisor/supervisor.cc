@@ -17,6 +17,10 @@ namespace {
 
 // Deadlines are looked at this often.
 constexpr int kTickMs = 100;
+// Of one trainer's output, before the others and the deadlines are looked at again.
+constexpr size_t kMaxReadBytes = 64 << 10;
+// After its end: more than a pipe holds.
+constexpr size_t kMaxLastBytes = 2 << 20;
 
 }  // namespace
 
@@ -123,16 +127,17 @@ void Supervisor::DoStop(const TrainerId& id, int64_t grace_us, const std::string
   child.process->Signal(SIGCONT);
 }
 
-bool Supervisor::ReadOutput(Child& child) {
+void Supervisor::ReadOutput(Child& child, size_t max_bytes) {
   char buffer[16384];
-  while (true) {
+  for (size_t total = 0; total < max_bytes && !child.output_ended;) {
     const ssize_t got = read(child.process->out_fd(), buffer, sizeof buffer);
     if (got > 0) {
       child.log->Add(buffer, static_cast<size_t>(got));
+      total += static_cast<size_t>(got);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      return false;
+      child.output_ended = true;
     } else if (errno == EAGAIN) {
-      return true;
+      return;
     }
   }
 }
@@ -162,7 +167,7 @@ void Supervisor::ReapEnded() {
       ++it;
       continue;
     }
-    ReadOutput(child);
+    ReadOutput(child, kMaxLastBytes);
     child.log->Finish();
     on_exit_(it->first,
              {exit->exit_code, exit->signal, child.reason, child.message, child.log->Tail()});
@@ -188,14 +193,15 @@ void Supervisor::Loop() {
     std::vector<pollfd> events = {{wake_fd_, POLLIN, 0}};
     for (const auto& [id, child] : children_) {
       events.push_back({child.process->pid_fd(), POLLIN, 0});
-      events.push_back({child.process->out_fd(), POLLIN, 0});
+      // A closed pipe is ready for ever.
+      if (!child.output_ended) events.push_back({child.process->out_fd(), POLLIN, 0});
     }
     poll(events.data(), events.size(), kTickMs);
     uint64_t ignored;
     while (read(wake_fd_, &ignored, sizeof ignored) > 0) {
     }
     RunTasks();
-    for (auto& [id, child] : children_) ReadOutput(child);
+    for (auto& [id, child] : children_) ReadOutput(child, kMaxReadBytes);
     CheckDeadlines();
     ReapEnded();
     MutexLock lock(mu_);

@@ -76,6 +76,7 @@ class Supervisor {
     std::unique_ptr<RankLog> log;
     int64_t last_alive_us = 0;
     int64_t kill_at_us = -1;
+    bool output_ended = false;  // It closed its output, or it is dead.
     std::string reason;
     std::string message;
   };
@@ -86,8 +87,9 @@ class Supervisor {
   void DoStart(const TrainerCommand& command);
   void DoStop(const TrainerId& id, int64_t grace_us, const std::string& reason,
               const std::string& message);
-  // Reads what is there; false at the end of the pipe.
-  bool ReadOutput(Child& child);
+  // Reads what is there, at most `max_bytes`: a trainer that never stops printing must not keep the
+  // thread from the others.
+  void ReadOutput(Child& child, size_t max_bytes);
   void CheckDeadlines();
   void ReapEnded();
   int64_t NowUs() const { return clock_.Now().steady_us; }

@@ -6,10 +6,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <ctime>
 #include <fstream>
 
 #include "common/testing/eventually.h"
 #include "common/testing/temp_dir.h"
+#include "common/utf8.h"
 
 namespace fedshard::supervisor {
 namespace {
@@ -76,6 +78,39 @@ TEST_F(SupervisorTest, KeepsTwentyLinesOfManyAndCutsLongOnes) {
   EXPECT_THAT(exit.log_tail[0], EndsWith(" 982"));
   EXPECT_THAT(exit.log_tail.back(), EndsWith("[cut]"));
   EXPECT_LT(exit.log_tail.back().size(), RankLog::kMaxLineBytes + 100);
+}
+
+TEST_F(SupervisorTest, LinesAreValidUtf8WhateverIsPrinted) {
+  Make();
+  // Bad bytes, a zero, and a line of euro signs whose cut goes through one of them.
+  Start(0,
+        "printf 'bad \\377\\376 zero \\000 end\\n'; "
+        "yes \"$(printf 'x\\342\\202\\254\\342\\202\\254')\" | head -1500 | tr -d '\\n'");
+  const TrainerExit exit = WaitForExit(0);
+  ASSERT_EQ(exit.log_tail.size(), 2u);
+  EXPECT_THAT(exit.log_tail[0], EndsWith(std::string(" bad ?? zero \0 end", 18)));
+  EXPECT_THAT(exit.log_tail[1], EndsWith("[cut]"));
+  EXPECT_EQ(ValidUtf8(exit.log_tail[1]), exit.log_tail[1]);
+  EXPECT_THAT(Log(0), HasSubstr(" end\n"));
+}
+
+TEST_F(SupervisorTest, EndlessOutputKeepsNobodyWaiting) {
+  Make();
+  Start(0, "exec yes");
+  Start(1, "sleep 1000");
+  ASSERT_TRUE(Eventually([&] { return !Log(0).empty(); }));
+  supervisor_->Stop({"job", 1, 1}, 20'000'000, "job canceled");
+  EXPECT_EQ(WaitForExit(1).signal, SIGTERM);
+  supervisor_->Stop({"job", 1, 0}, 20'000'000, "job canceled");
+  EXPECT_EQ(WaitForExit(0).signal, SIGTERM);
+}
+
+TEST_F(SupervisorTest, ClosedOutputCostsNoProcessorTime) {
+  Make();
+  const std::clock_t before = std::clock();
+  Start(0, "exec >&- 2>&-; sleep 1; exit 4");
+  EXPECT_EQ(WaitForExit(0).exit_code, 4);
+  EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 2);
 }
 
 TEST_F(SupervisorTest, SignalsAreReported) {
