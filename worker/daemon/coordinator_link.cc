@@ -16,6 +16,8 @@ constexpr int64_t kMaxBackoffUs = 2'000'000;
 // From opening a stream to Registered.
 constexpr int64_t kHandshakeTimeoutUs = 10'000'000;
 constexpr int64_t kLogEveryUs = 5'000'000;
+// So many unacknowledged reports ask for an acknowledgement before the next heartbeat is due.
+constexpr size_t kAskEvery = 512;
 
 }  // namespace
 
@@ -48,6 +50,8 @@ bool CoordinatorLink::Send(v1::ConnectRequest report) {
   if (outbox_.size() >= options_.max_unacknowledged) return false;
   report.set_sequence(next_sequence_++);
   outbox_.push_back(std::move(report));
+  // Much to say in one interval: acknowledgements must keep up.
+  if (outbox_.size() % kAskEvery == 0) next_heartbeat_us_ = 0;
   changed_.NotifyAll();
   return true;
 }
@@ -60,6 +64,8 @@ size_t CoordinatorLink::capacity_left() const {
 bool CoordinatorLink::Flush(int64_t timeout_us) {
   const int64_t deadline_us = clock_.Now().steady_us + timeout_us;
   MutexLock lock(mu_);
+  next_heartbeat_us_ = 0;
+  changed_.NotifyAll();
   while (!outbox_.empty()) {
     const int64_t left = deadline_us - clock_.Now().steady_us;
     if (left <= 0 || stopping_) return false;
@@ -74,14 +80,17 @@ void CoordinatorLink::Run() {
   const int64_t give_up_us = clock_.Now().steady_us + options_.connect_timeout_us;
   int64_t logged_us = 0;
   while (true) {
-    const grpc::Status status = RunOnce();
+    bool registered = false;
+    const grpc::Status status = RunOnce(registered);
+    if (registered) backoff_us = kMinBackoffUs;
     const int64_t now = clock_.Now().steady_us;
     {
       MutexLock lock(mu_);
       if (stopping_) return;
     }
     const std::string text =
-        absl::StrCat("coordinator ", address_, ": ", std::string(status.error_message()));
+        absl::StrCat("coordinator ", address_, ": ",
+                     status.ok() ? "it ended the stream" : std::string(status.error_message()));
     if (status.error_code() == grpc::StatusCode::ABORTED) {
       return callbacks_.on_fatal(absl::AbortedError(text));
     }
@@ -104,7 +113,7 @@ void CoordinatorLink::Run() {
   }
 }
 
-grpc::Status CoordinatorLink::RunOnce() {
+grpc::Status CoordinatorLink::RunOnce(bool& registered) {
   grpc::ClientContext context;
   std::unique_ptr<Stream> stream;
   {
@@ -114,7 +123,8 @@ grpc::Status CoordinatorLink::RunOnce() {
   }
   stream = stub_->Connect(&context);
   std::thread writer;
-  if (Handshake(*stream)) {
+  registered = Handshake(*stream);
+  if (registered) {
     writer = std::thread([this, &stream] { WriteLoop(*stream); });
     v1::ConnectResponse directive;
     while (stream->Read(&directive)) HandleDirective(directive);
@@ -188,6 +198,7 @@ bool CoordinatorLink::Handshake(Stream& stream) {
   heartbeat_interval_us_ = std::max(1, registered.heartbeat_interval_ms()) * int64_t{1000};
   Acknowledged(registered.last_report());
   written_ = registered.last_report();
+  next_heartbeat_us_ = 0;
   stream_open_ = true;
   registered_once_ = true;
   LogInfo(absl::StrCat("registered with the coordinator ", address_, " as ",
@@ -201,7 +212,6 @@ void CoordinatorLink::Acknowledged(uint64_t last_report) {
 }
 
 void CoordinatorLink::WriteLoop(Stream& stream) {
-  int64_t heartbeat_us = clock_.Now().steady_us;
   while (true) {
     v1::ConnectRequest next;
     {
@@ -217,12 +227,12 @@ void CoordinatorLink::WriteLoop(Stream& stream) {
           break;
         }
         const int64_t now = clock_.Now().steady_us;
-        if (now >= heartbeat_us) {
+        if (now >= next_heartbeat_us_) {
           next.mutable_heartbeat()->set_last_directive(last_directive_);
-          heartbeat_us = now + heartbeat_interval_us_;
+          next_heartbeat_us_ = now + heartbeat_interval_us_;
           break;
         }
-        changed_.WaitFor(mu_, std::chrono::microseconds(heartbeat_us - now));
+        changed_.WaitFor(mu_, std::chrono::microseconds(next_heartbeat_us_ - now));
       }
     }
     if (!stream.Write(next)) return;  // The reader sees the end too.

@@ -46,7 +46,8 @@ class CoordinatorLink {
   void Start();
   // Cancels the stream and joins; unacknowledged reports are lost.
   void Stop();
-  // Waits until everything sent is acknowledged; false after `timeout_us`.
+  // Asks for an acknowledgement, and waits until everything sent is acknowledged; false after
+  // `timeout_us`.
   bool Flush(int64_t timeout_us);
 
   // Queues a report. False when too much is unacknowledged: droppable reports are then dropped by
@@ -59,8 +60,8 @@ class CoordinatorLink {
   using Stream = grpc::ClientReaderWriter<v1::ConnectRequest, v1::ConnectResponse>;
 
   void Run();
-  // One connection, from Register to its end.
-  grpc::Status RunOnce();
+  // One connection, from Register to its end; whether it got as far as Registered.
+  grpc::Status RunOnce(bool& registered);
   bool Handshake(Stream& stream);
   void WriteLoop(Stream& stream);
   void HandleDirective(const v1::ConnectResponse& directive);
@@ -83,6 +84,7 @@ class CoordinatorLink {
   uint64_t last_directive_ GUARDED_BY(mu_) = 0;
   std::string coordinator_incarnation_ GUARDED_BY(mu_);
   int64_t heartbeat_interval_us_ GUARDED_BY(mu_) = 2'000'000;
+  int64_t next_heartbeat_us_ GUARDED_BY(mu_) = 0;
   bool registered_once_ = false;  // Link thread only.
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,7 +16,7 @@
 namespace fedshard::daemon {
 namespace {
 
-// Log lines leave this much room for reports that matter.
+// Log lines and steps leave this much room for reports that matter.
 constexpr size_t kRoomForReports = 1024;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
@@ -63,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options, con
           [self](const v1::ConnectResponse& directive) { self->OnDirective(directive); },
           [self] {
             self->supervisor_->StopAll(self->options_.stop_grace_us, "coordinator restarted");
+            self->log_reader_->StopAll();
           },
           [self](const absl::Status& status) { self->Fail(status); }});
 
@@ -90,6 +92,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(DaemonOptions options, con
 }
 
 Daemon::~Daemon() {
+  {
+    // The coordinator may want to use the slots that become free here at once.
+    MutexLock lock(start_mu_);
+    ending_ = true;
+  }
   if (supervisor_) supervisor_->StopAll(options_.stop_grace_us, "worker stops");
   // The coordinator hears of the exits if it is there.
   if (link_) link_->Flush(500'000);
@@ -136,20 +143,39 @@ void Daemon::OnDirective(const v1::ConnectResponse& directive) {
   }
 }
 
-void Daemon::StartRanks(const v1::StartRanks& directive) {
-  // All or none: a slot that is taken or does not exist fails the whole group here.
-  std::string refused;
+std::string Daemon::RefusalOf(const v1::StartRanks& directive) {
+  if (ending_) return absl::StrCat("the worker of ", options_.node_id, " is stopping");
+  // Only this thread takes slots, so what is free here is still free when the ranks start.
+  std::set<int32_t> slots, ranks;
   for (const v1::RankPlacement& placement : directive.ranks()) {
-    if (placement.slot() < 0 || placement.slot() >= options_.slots) {
-      refused = absl::StrCat("slot ", placement.slot(), " does not exist on ", options_.node_id);
-    } else if (sessions_.SlotTaken(placement.slot())) {
-      refused = absl::StrCat("slot ", placement.slot(), " of ", options_.node_id, " is taken");
+    const int32_t slot = placement.slot();
+    if (slot < 0 || slot >= options_.slots) {
+      return absl::StrCat("slot ", slot, " does not exist on ", options_.node_id);
+    }
+    if (sessions_.SlotTaken(slot)) {
+      return absl::StrCat("slot ", slot, " of ", options_.node_id, " is taken");
+    }
+    if (!slots.insert(slot).second || !ranks.insert(placement.rank()).second ||
+        sessions_.Has({directive.job(), directive.generation(), placement.rank()})) {
+      return absl::StrCat("slot ", slot, " of ", options_.node_id, " or rank ", placement.rank(),
+                          " is given twice");
     }
   }
+  return "";
+}
+
+void Daemon::StartRanks(const v1::StartRanks& directive) {
+  MutexLock lock(start_mu_);
+  // All or none: one that cannot start fails the whole group here.
+  const std::string refused = RefusalOf(directive);
   const int threads = std::max(1, directive.spec().resources().threads_per_rank());
   const int cpus = std::max(1u, std::thread::hardware_concurrency());
   for (const v1::RankPlacement& placement : directive.ranks()) {
     const TrainerId id{directive.job(), directive.generation(), placement.rank()};
+    if (!refused.empty()) {
+      ReportExit(id, {-1, 0, "START_FAILED", refused, {}});
+      continue;
+    }
     v1::Start start;
     *start.mutable_spec() = directive.spec();
     start.set_job(directive.job());
@@ -160,14 +186,7 @@ void Daemon::StartRanks(const v1::StartRanks& directive) {
     start.set_cpu(options_.pin ? placement.slot() * threads % cpus : -1);
     start.set_gpu(placement.slot());
     const std::string token = NewIncarnation();
-    if (refused.empty() && !sessions_.Add(id, placement.slot(), token, start)) {
-      refused =
-          absl::StrCat("slot ", placement.slot(), " of ", options_.node_id, " is given twice");
-    }
-    if (!refused.empty()) {
-      ReportExit(id, {-1, 0, "START_FAILED", refused, {}});
-      continue;
-    }
+    sessions_.Add(id, placement.slot(), token, start);
     supervisor::TrainerCommand command;
     command.id = id;
     command.argv = {options_.trainer, "--socket", options_.run_directory + "/trainers.sock"};
@@ -209,7 +228,8 @@ void Daemon::OnReport(const TrainerId& id, const v1::RankReport& report) {
   reported.set_rank(id.rank);
   *reported.mutable_report() = report;
   if (report.has_steps()) {
-    link_->Send(std::move(onward));  // Only shown to people: lost when there is no room.
+    // Only shown to people: lost rather than in the way of what must arrive.
+    if (link_->capacity_left() >= kRoomForReports) link_->Send(std::move(onward));
   } else {
     SendOrFail(std::move(onward));
   }

@@ -47,6 +47,8 @@ class Daemon {
 
   void OnDirective(const v1::ConnectResponse& directive);
   void StartRanks(const v1::StartRanks& directive);
+  // Why not all of these ranks can start here; empty when they can.
+  std::string RefusalOf(const v1::StartRanks& directive) REQUIRES(start_mu_);
   void StopRanks(const v1::StopRanks& directive);
   void DirectRanks(const v1::DirectRanks& directive);
   void OnReport(const TrainerId& id, const v1::RankReport& report);
@@ -66,6 +68,9 @@ class Daemon {
   Mutex mu_;
   CondVar changed_;
   std::optional<absl::Status> fatal_ GUARDED_BY(mu_);
+
+  Mutex start_mu_;                             // Held while ranks start; before other locks.
+  bool ending_ GUARDED_BY(start_mu_) = false;  // Nothing starts any more.
 };
 
 }  // namespace fedshard::daemon

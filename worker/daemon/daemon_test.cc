@@ -10,6 +10,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <thread>
 
 #include "common/testing/eventually.h"
 #include "common/testing/status_matchers.h"
@@ -66,6 +67,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
     while (stream->Read(&request)) {
       MutexLock lock(mu_);
       if (request.has_heartbeat()) {
+        if (!acknowledging_) continue;
         v1::ConnectResponse acknowledge;
         acknowledge.mutable_acknowledge()->set_last_report(last_report_);
         stream->Write(acknowledge);
@@ -107,6 +109,10 @@ class FakeCoordinator : public v1::WorkerService::Service {
   void DropStream() {
     MutexLock lock(mu_);
     if (context_ != nullptr) context_->TryCancel();
+  }
+  void Acknowledge(bool acknowledging) {
+    MutexLock lock(mu_);
+    acknowledging_ = acknowledging;
   }
   void Refuse(const grpc::Status& status) {
     MutexLock lock(mu_);
@@ -161,6 +167,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
   Stream* stream_ = nullptr;
   grpc::ServerContext* context_ = nullptr;
   grpc::Status refuse_;
+  bool acknowledging_ = true;
   std::vector<v1::Register> registrations_;
   std::vector<v1::ConnectRequest> reports_;
   std::vector<v1::ConnectResponse> directives_;
@@ -216,7 +223,7 @@ class DaemonTest : public ::testing::Test {
     options.run_directory = dir_.path();
     options.trainer = FEDSHARD_FAKE_TRAINER;
     options.connect_timeout_us = 2'000'000;
-    options.stop_grace_us = 200'000;
+    options.stop_grace_us = stop_grace_us_;
     auto daemon = Daemon::Start(options, clock_);
     ASSERT_THAT(daemon, testing::IsOk());
     daemon_ = *std::move(daemon);
@@ -224,6 +231,7 @@ class DaemonTest : public ::testing::Test {
   }
   testing::TempDir dir_;
   SystemClock clock_;
+  int64_t stop_grace_us_ = 200'000;
   std::unique_ptr<FakeCoordinator> coordinator_;
   std::unique_ptr<Daemon> daemon_;
 };
@@ -296,6 +304,52 @@ TEST_F(DaemonTest, StartsAllOrNone) {
   EXPECT_EQ(coordinator_->WaitForSummary(2), "rank2");
   coordinator_->Direct(StartRanks(0, {{3, 1}}, "two"));
   EXPECT_THAT(coordinator_->WaitForExit(3).message(), HasSubstr("slot 1 of node-a is taken"));
+}
+
+TEST_F(DaemonTest, ASlotGivenTwiceStartsNothing) {
+  Start();
+  coordinator_->Direct(StartRanks(0, {{0, 0}, {1, 0}}));
+  for (const int rank : {0, 1}) {
+    const v1::RankExited exited = coordinator_->WaitForExit(rank);
+    EXPECT_EQ(exited.reason(), "START_FAILED");
+    EXPECT_THAT(exited.message(), HasSubstr("given twice"));
+  }
+}
+
+TEST_F(DaemonTest, OutputThatIsNoTextBreaksNothing) {
+  Start();
+  coordinator_->Direct(StartRanks(5, {{0, 0}}));
+  EXPECT_THAT(coordinator_->WaitForExit(0).log_tail(0), HasSubstr("bytes ??"));
+  EXPECT_EQ(coordinator_->registrations(), 1u);
+}
+
+TEST_F(DaemonTest, StepsDoNotCrowdOutWhatMustArrive) {
+  Start();
+  coordinator_->Acknowledge(false);
+  coordinator_->Direct(StartRanks(6, {{0, 0}}));
+  EXPECT_EQ(coordinator_->WaitForSummary(0), "rank0");
+  EXPECT_EQ(daemon_->WaitForFatal(0), std::nullopt);
+  coordinator_->Acknowledge(true);
+  coordinator_->Direct(Decision(1, true));
+  EXPECT_EQ(coordinator_->WaitForExit(0).exit_code(), 0);
+}
+
+TEST_F(DaemonTest, AnEndingDaemonStartsNothing) {
+  stop_grace_us_ = 3'000'000;
+  Start();
+  coordinator_->Direct(StartRanks(0, {{0, 0}}, "gentle"));
+  coordinator_->Direct(StartRanks(3, {{1, 1}}, "stubborn"));
+  coordinator_->WaitForSummary(0);
+  coordinator_->WaitForSummary(1);
+  std::thread end([this] { daemon_.reset(); });
+  coordinator_->WaitForExit(0);
+  // Rank 1 still has its grace: the daemon listens, and its slot 0 is free.
+  coordinator_->Direct(StartRanks(0, {{2, 0}}, "late"));
+  const v1::RankExited late = coordinator_->WaitForExit(2);
+  EXPECT_EQ(late.reason(), "START_FAILED");
+  EXPECT_THAT(late.message(), HasSubstr("stopping"));
+  EXPECT_EQ(coordinator_->WaitForExit(1).signal(), SIGKILL);
+  end.join();
 }
 
 TEST_F(DaemonTest, StopEndsGentleAndStubbornTrainers) {
@@ -375,6 +429,35 @@ TEST_F(DaemonTest, EndsWithAllItsTrainers) {
   daemon_.reset();
   EXPECT_EQ(coordinator_->WaitForExit(0).signal(), SIGKILL);
   EXPECT_EQ(coordinator_->WaitForExit(1).signal(), SIGKILL);
+}
+
+TEST(Mailbox, RefusesWhenFullAndDropsWhenClosed) {
+  Mailbox mailbox;
+  for (size_t i = 0; i < Mailbox::kMaxQueued; ++i) ASSERT_TRUE(mailbox.Push({}));
+  EXPECT_FALSE(mailbox.Push({}));
+  mailbox.Close();
+  EXPECT_TRUE(mailbox.Push({})) << "a trainer on its way out is no reason to kill it";
+  for (size_t i = 0; i < Mailbox::kMaxQueued; ++i) ASSERT_TRUE(mailbox.Pop().has_value());
+  EXPECT_FALSE(mailbox.Pop().has_value());
+}
+
+TEST(TrainerServer, TakesNoSocketFromAnotherWorker) {
+  const testing::TempDir dir;
+  RankSessions sessions;
+  const auto start = [&] {
+    return TrainerServer::Start(
+        dir.path() + "/t.sock", sessions,
+        grpc::CreateChannel("127.0.0.1:1", grpc::InsecureChannelCredentials()),
+        {[](const TrainerId&) {}, [](const TrainerId&, const v1::RankReport&) {}});
+  };
+  {
+    const auto first = start();
+    ASSERT_THAT(first, testing::IsOk());
+    EXPECT_THAT(start(),
+                testing::StatusIs(absl::StatusCode::kUnavailable, HasSubstr("another worker")));
+    EXPECT_TRUE(std::filesystem::exists(dir.path() + "/t.sock"));
+  }
+  EXPECT_THAT(start(), testing::IsOk());
 }
 
 TEST(TrainerServer, RefusesStrangers) {

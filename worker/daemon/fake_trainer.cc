@@ -1,9 +1,15 @@
 // A stand-in for fedshard-trainer in daemon_test: attaches, does what its job's model seed says,
 // and exits.
-//   seed 0  reports its rank as a summary hash, waits for a directive, echoes its round as a vote,
-//   exits with 0 at a finish seed 1  exits with 7 at once, after a line of output seed 2  reports a
-//   failure, then exits with 3 seed 3  ignores Stop and TERM seed 4  sets and gets a rendezvous
-//   key, reports the value as a summary hash, then as seed 0
+//
+//   * seed 0: reports its rank as a summary hash, echoes the rounds of decisions as votes, and
+//   exits
+//     with 0 at a finish
+//   * seed 1: exits with 7 at once, after a line of output
+//   * seed 2: reports a failure, then exits with 3
+//   * seed 3: as seed 0, but ignores Stop and TERM
+//   * seed 4: sets and gets a rendezvous key, reports the value as a summary hash, then as seed 0
+//   * seed 5: exits with 7 at once, after a line of bytes that are no UTF-8
+//   * seed 6: reports 6000 steps, then as seed 0
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <unistd.h>
@@ -54,6 +60,10 @@ int Run(Stream& stream, v1::TrainerService::Stub& stub, const std::string& token
     puts("about to fail");
     return 7;
   }
+  if (behaviour == 5) {
+    puts("bytes \xFF\xFE");
+    return 7;
+  }
   if (behaviour == 2) {
     report.mutable_rank_report()->mutable_failure()->set_reason("NON_FINITE_LOSS");
     report.mutable_rank_report()->mutable_failure()->set_message("step 3");
@@ -63,6 +73,10 @@ int Run(Stream& stream, v1::TrainerService::Stub& stub, const std::string& token
     return 3;
   }
   if (behaviour == 3) signal(SIGTERM, SIG_IGN);
+  for (int step = 0; behaviour == 6 && step < 6000; ++step) {
+    report.mutable_rank_report()->mutable_steps();
+    stream.Write(report);
+  }
   report.mutable_rank_report()->mutable_summary()->set_parameter_hash(
       behaviour == 4 ? Rendezvous(stub, token, rank) : "rank" + std::to_string(rank));
   stream.Write(report);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "common/utf8.h"
 #include "worker/supervisor/rank_log.h"
 
 namespace fedshard::daemon {
@@ -74,6 +75,11 @@ void LogReader::Stop(uint64_t log_request) {
   requests_.erase(log_request);
 }
 
+void LogReader::StopAll() {
+  MutexLock lock(mu_);
+  requests_.clear();
+}
+
 void LogReader::Loop() {
   MutexLock lock(mu_);
   while (!stopping_) {
@@ -115,7 +121,8 @@ bool LogReader::Serve(uint64_t id, Request& request) {
         out.mutable_time()->set_seconds(time_us / 1'000'000);
         out.mutable_time()->set_nanos(static_cast<int32_t>(time_us % 1'000'000 * 1000));
         const size_t text = time_us >= 0 ? line.find(' ') : std::string::npos;
-        out.set_line(text == std::string::npos ? line : line.substr(text + 1));
+        // The file is another process's to change.
+        out.set_line(ValidUtf8(text == std::string::npos ? line : line.substr(text + 1)));
       }
       if (message.lines().empty()) break;
       if (!callbacks_.send(message)) return false;

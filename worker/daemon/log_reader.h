@@ -28,6 +28,8 @@ class LogReader {
 
   void Read(const v1::ReadLogs& request);
   void Stop(uint64_t log_request);
+  // Forgets all requests: whoever asked is gone.
+  void StopAll();
 
  private:
   struct Request {

@@ -12,6 +12,7 @@
 #include "common/duration.h"
 #include "common/ids.h"
 #include "common/log.h"
+#include "common/utf8.h"
 #include "common/version.h"
 #include "worker/daemon/daemon.h"
 
@@ -77,9 +78,11 @@ int Run(DaemonOptions options, bool made_run_directory) {
         break;
       }
     }
-    if (daemon.ok()) daemon->reset();
     std::error_code ignored;
-    std::filesystem::remove(run_directory + "/trainers.sock", ignored);
+    if (daemon.ok()) {
+      daemon->reset();
+      std::filesystem::remove(run_directory + "/trainers.sock", ignored);
+    }
     if (made_run_directory) std::filesystem::remove(run_directory, ignored);
   }
   return exit_code;
@@ -129,6 +132,9 @@ int Main(int argc, char** argv) {
     if (equals == std::string::npos || equals == 0) {
       return Usage(absl::StrCat("--label: \"", label, "\" is not key=value"));
     }
+    if (ValidUtf8(label) != label) {
+      return Usage(absl::StrCat("--label: \"", label, "\" is not UTF-8"));
+    }
     options.labels.emplace_back(label.substr(0, equals), label.substr(equals + 1));
   }
   for (const auto& [text, flag, target] :
@@ -138,6 +144,8 @@ int Main(int argc, char** argv) {
     if (!duration.ok()) return Usage(absl::StrCat(flag, ": ", duration.status().message()));
     *target = *duration;
   }
+  // Trainers say every second that they live.
+  if (options.trainer_timeout_us < 2'000'000) return Usage("--trainer-timeout: must be 2s or more");
   std::error_code error;
   if (options.trainer.empty()) {
     options.trainer =
@@ -160,11 +168,12 @@ int Main(int argc, char** argv) {
   } else if (options.run_directory.size() > 80) {  // A socket's path has room for 108 bytes.
     return Usage("--run-directory: longer than 80 characters");
   } else {
-    std::filesystem::create_directories(options.run_directory, error);
+    const bool made = std::filesystem::create_directories(options.run_directory, error);
     if (error)
       return Usage(absl::StrCat("--run-directory: ", options.run_directory, ": ", error.message()));
+    // One that was there keeps its mode: it may have other uses.
+    if (made) chmod(options.run_directory.c_str(), 0700);
   }
-  chmod(options.run_directory.c_str(), 0700);
   return Run(std::move(options), made_run_directory);
 }
 

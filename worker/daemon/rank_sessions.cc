@@ -6,7 +6,8 @@ namespace fedshard::daemon {
 
 bool Mailbox::Push(v1::AttachResponse directive) {
   MutexLock lock(mu_);
-  if (closed_ || queue_.size() >= kMaxQueued) return false;
+  if (closed_) return true;
+  if (queue_.size() >= kMaxQueued) return false;
   queue_.push_back(std::move(directive));
   changed_.NotifyAll();
   return true;
@@ -27,18 +28,14 @@ void Mailbox::Close() {
   changed_.NotifyAll();
 }
 
-bool RankSessions::Add(const TrainerId& id, int32_t slot, const std::string& token,
+void RankSessions::Add(const TrainerId& id, int32_t slot, const std::string& token,
                        const v1::Start& start) {
   MutexLock lock(mu_);
-  for (const auto& [other, session] : sessions_) {
-    if (session.slot == slot || other == id) return false;
-  }
   RankSession session{id, slot, token, std::make_shared<Mailbox>(), false, std::nullopt};
   v1::AttachResponse first;
   *first.mutable_start() = start;
   session.mailbox->Push(std::move(first));
   sessions_.emplace(id, std::move(session));
-  return true;
 }
 
 std::optional<RankSession> RankSessions::Attach(const std::string& token) {
@@ -92,6 +89,11 @@ bool RankSessions::HasJob(const std::string& job, const std::set<int32_t>& ranks
     if (id.job == job && (ranks.empty() || ranks.count(id.rank) > 0)) return true;
   }
   return false;
+}
+
+bool RankSessions::Has(const TrainerId& id) const {
+  MutexLock lock(mu_);
+  return sessions_.count(id) > 0;
 }
 
 bool RankSessions::SlotTaken(int32_t slot) const {

@@ -18,13 +18,14 @@ namespace fedshard::daemon {
 
 using supervisor::TrainerId;
 
-// Directives on their way to one trainer. Closed when its stream or process is gone.
+// Directives on their way to one trainer. Closed when its stream or process is gone: directives are
+// then dropped, because a trainer that has closed its stream is about to exit by itself (and one
+// that does not is found silent by the supervisor).
 class Mailbox {
  public:
   static constexpr size_t kMaxQueued = 1024;
 
-  // False when closed, or full: a trainer that does not read is broken, and is reported by the
-  // caller.
+  // False when full: a trainer that does not read is broken, and is reported by the caller.
   bool Push(v1::AttachResponse directive);
   // Waits for the next one; nothing when closed.
   std::optional<v1::AttachResponse> Pop();
@@ -49,9 +50,9 @@ struct RankSession {
 
 class RankSessions {
  public:
-  // Takes the slot; false when it or the id is taken. `start` is the first directive that the
-  // trainer gets.
-  bool Add(const TrainerId& id, int32_t slot, const std::string& token, const v1::Start& start);
+  // Takes the slot; it and the id must be free. `start` is the first directive that the trainer
+  // gets.
+  void Add(const TrainerId& id, int32_t slot, const std::string& token, const v1::Start& start);
   // By token, once: a second trainer with the same token is refused.
   std::optional<RankSession> Attach(const std::string& token);
   // Whose token it is.
@@ -63,6 +64,7 @@ class RankSessions {
   std::vector<RankSession> Of(const std::string& job, uint64_t generation) const;
   bool HasJob(const std::string& job, const std::set<int32_t>& ranks) const;
   bool SlotTaken(int32_t slot) const;
+  bool Has(const TrainerId& id) const;
 
  private:
   mutable Mutex mu_;

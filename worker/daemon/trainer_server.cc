@@ -1,8 +1,14 @@
 #include "worker/daemon/trainer_server.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -36,6 +42,13 @@ absl::StatusOr<std::unique_ptr<TrainerServer>> TrainerServer::Start(
     Callbacks callbacks) {
   std::unique_ptr<TrainerServer> service(
       new TrainerServer(sessions, std::move(channel), std::move(callbacks)));
+  const std::string folder = std::filesystem::path(socket_path).parent_path();
+  service->lock_fd_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (service->lock_fd_ < 0 || flock(service->lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    return absl::UnavailableError(
+        errno == EWOULDBLOCK ? absl::StrCat(folder, " is in use by another worker")
+                             : absl::StrCat("cannot lock ", folder, ": ", strerror(errno)));
+  }
   grpc::ServerBuilder builder;
   builder.AddListeningPort(absl::StrCat("unix:", socket_path), grpc::InsecureServerCredentials());
   builder.RegisterService(service.get());
@@ -48,9 +61,11 @@ absl::StatusOr<std::unique_ptr<TrainerServer>> TrainerServer::Start(
 }
 
 TrainerServer::~TrainerServer() {
-  if (server_ == nullptr) return;
-  server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
-  server_->Wait();
+  if (server_ != nullptr) {
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    server_->Wait();
+  }
+  if (lock_fd_ >= 0) close(lock_fd_);
 }
 
 grpc::Status TrainerServer::Attach(

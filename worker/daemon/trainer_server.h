@@ -24,7 +24,8 @@ class TrainerServer : public v1::TrainerService::Service {
   };
 
   // Listens on unix:`socket_path`. Rendezvous calls go on to the coordinator over `channel`.
-  // UNAVAILABLE when the socket cannot be bound.
+  // UNAVAILABLE when the socket cannot be bound, or its folder is another worker's: gRPC replaces a
+  // socket that exists, so the folder is locked.
   static absl::StatusOr<std::unique_ptr<TrainerServer>> Start(
       const std::string& socket_path, RankSessions& sessions,
       std::shared_ptr<grpc::Channel> channel, Callbacks callbacks);
@@ -48,6 +49,7 @@ class TrainerServer : public v1::TrainerService::Service {
   const std::unique_ptr<v1::WorkerService::Stub> coordinator_;
   const Callbacks callbacks_;
   std::unique_ptr<grpc::Server> server_;
+  int lock_fd_ = -1;
 };
 
 }  // namespace fedshard::daemon
