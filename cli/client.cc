@@ -39,6 +39,15 @@ int ExitCodeOf(grpc::StatusCode code) {
   }
 }
 
+// A stream has no deadline: pings find out when the other machine is gone without a word.
+grpc::ChannelArguments Keepalive() {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);  // No limit: jobs may be quiet.
+  return arguments;
+}
+
 // "shakespeare" and "jobs/shakespeare" both name the job.
 std::string JobName(const std::string& id) {
   return absl::StartsWith(id, "jobs/") ? id : "jobs/" + id;
@@ -49,7 +58,7 @@ std::string JobName(const std::string& id) {
 Client::Client(const std::string& address)
     : address_(address),
       stub_(v1::JobService::NewStub(
-          grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
+          grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Keepalive()))) {}
 
 Outcome Client::Result(const grpc::Status& status, const grpc::ClientContext& context) const {
   if (status.ok()) return {};
@@ -180,8 +189,7 @@ Outcome Client::Stream(grpc::ClientContext& context, std::unique_ptr<Reader> rea
 Outcome Client::Watch(const std::string& id, const std::function<bool(const v1::Job&)>& see) {
   v1::WatchJobRequest request;
   request.set_name(JobName(id));
-  grpc::ClientContext
-      context;  // No deadline: a job may take months. The server's keepalive ends a dead stream.
+  grpc::ClientContext context;  // No deadline: a job may take months. Keepalive ends a dead stream.
   return Stream<grpc::ClientReader<v1::WatchJobResponse>, v1::WatchJobResponse>(
       context, stub_->WatchJob(&context, request),
       [&](const v1::WatchJobResponse& response) { return see(response.job()); });
