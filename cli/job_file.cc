@@ -271,7 +271,12 @@ absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::str
   try {
     // Aliases share nodes and the parser bounds depth, so neither bombs nor deep nesting cost more
     // than the text.
-    spec = Reader(path, report).Read(YAML::Load(text));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      report.Error(documents[1].Mark(), "a job file holds one document");
+    } else {
+      spec = Reader(path, report).Read(documents.empty() ? YAML::Node() : documents[0]);
+    }
   } catch (const YAML::Exception& error) {
     report.Error(error.mark, error.msg);
   }

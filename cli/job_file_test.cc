@@ -112,6 +112,16 @@ TEST_F(JobFile, MistakesAreReportedAtTheirPlace) {
   Refused("name: [", "1:1", "end of sequence");
 }
 
+TEST_F(JobFile, OneDocumentAndABoundedReport) {
+  Refused(std::string(kGood) + "---\nname: other\n", "15:1", "one document");
+  EXPECT_THAT(Parse(""),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("name is missing")));
+  std::string many = kGood;
+  for (int i = 0; i < 100; ++i) many += "zz" + std::to_string(i) + ": 1\n";
+  EXPECT_THAT(Parse(many),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("and 80 more errors")));
+}
+
 TEST_F(JobFile, AllMistakesAtOnce) {
   const auto spec = Parse(With(1, "nmae: x"));
   EXPECT_THAT(

@@ -30,6 +30,15 @@ const char* ColorOf(v1::JobState state) {
 
 std::string Cut(const std::string& text, int width) { return text.substr(0, std::max(0, width)); }
 
+// The first line, without bytes that a terminal would act on: a message may quote a trainer's log.
+std::string FirstLine(const std::string& text) {
+  std::string line = text.substr(0, text.find('\n'));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 32 || c == 127) c = ' ';
+  }
+  return line;
+}
+
 std::string Bar(double part, int width) {
   const int full = std::clamp(static_cast<int>(part * width), 0, width);
   return std::string(full, '#') + std::string(width - full, '.');
@@ -87,7 +96,7 @@ std::vector<std::string> RenderScreen(const v1::Job& job, const ScreenOptions& o
           Cut(absl::StrCat("  and ", p.groups_size() - kShown, " more groups"), options.width));
     }
   }
-  if (!job.message().empty()) lines.push_back(Cut(job.message(), options.width));
+  if (!job.message().empty()) lines.push_back(Cut(FirstLine(job.message()), options.width));
   return lines;
 }
 

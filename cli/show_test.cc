@@ -117,6 +117,15 @@ TEST(Screen, FitsTheWidthAndSaysEverything) {
                   "  group 1  step 51  loss 2.6000  READY"));
 }
 
+TEST(Screen, AMessageWithLogLinesStaysOneLine) {
+  v1::Job job = Job();
+  const size_t lines = RenderScreen(job, {80, false}).size();
+  job.set_message("rank 3 on node-1 was killed\x1b[31m by SIGKILL\nlast line of its log\nanother");
+  const auto screen = RenderScreen(job, {80, false});
+  EXPECT_EQ(screen.size(), lines + 1);
+  EXPECT_EQ(screen.back(), "rank 3 on node-1 was killed [31m by SIGKILL");
+}
+
 TEST(Screen, ColourOnlyOnRequest) {
   EXPECT_THAT(RenderScreen(Job(), {80, false})[0], Not(HasSubstr("\x1b")));
   EXPECT_THAT(RenderScreen(Job(), {80, true})[0], HasSubstr("\x1b[36mRUNNING\x1b[0m"));

@@ -28,7 +28,12 @@ void YamlReport::ErrorAt(const std::string& field, const std::string& message) {
   Error(YAML::Mark::null_mark(), message);
 }
 
-std::string YamlReport::Text() const { return absl::StrJoin(errors_, "\n"); }
+std::string YamlReport::Text() const {
+  constexpr size_t kShown = 20;
+  if (errors_.size() <= kShown) return absl::StrJoin(errors_, "\n");
+  return absl::StrCat(absl::StrJoin(errors_.begin(), errors_.begin() + kShown, "\n"), "\n", file_,
+                      ": and ", errors_.size() - kShown, " more errors");
+}
 
 YamlSection::YamlSection(const YAML::Node& node, const std::string& path, YamlReport& report)
     : node_(node), path_(path), report_(report) {
