@@ -99,10 +99,14 @@ TokenFile::~TokenFile() {
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path, bool verify) {
   std::unique_ptr<TokenFile> file(new TokenFile);
   ASSIGN_OR_RETURN(const std::string sidecar, SidecarPath(path));
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not blocking: a pipe without a writer would hold the caller for ever.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::NotFoundError(absl::StrCat(path, ": ", strerror(errno)));
   struct stat status = {};
-  fstat(fd, &status);
+  if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(fd);
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
+  }
   file->bytes_ = static_cast<size_t>(status.st_size);
   void* data =
       file->bytes_ == 0 ? MAP_FAILED : mmap(nullptr, file->bytes_, PROT_READ, MAP_SHARED, fd, 0);

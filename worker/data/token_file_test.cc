@@ -3,6 +3,7 @@
 #include "worker/data/token_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -112,6 +113,14 @@ TEST_F(TokenFileTest, Names) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.bin")));
   EXPECT_THAT(TokenFile::Open(dir_.path() + "/train.txt", true),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(".bin")));
+}
+
+TEST_F(TokenFileTest, NotAFile) {
+  std::filesystem::create_directory(bin_);
+  Refused(absl::StatusCode::kInvalidArgument, "train.bin: is not a regular file");
+  std::filesystem::remove(bin_);
+  ASSERT_EQ(mkfifo(bin_.c_str(), 0600), 0);
+  Refused(absl::StatusCode::kInvalidArgument, "train.bin: is not a regular file");
 }
 
 }  // namespace
