@@ -316,6 +316,34 @@ TEST(Failure, NonFiniteGradientsThrowOnAllRanksAndChangeNothing) {
   });
 }
 
+TEST(Failure, NonFiniteLossNamesTheRankWhoseItIs) {
+  const Mesh mesh{1, 2, 2};
+  const int64_t bad_token = kVocabulary - 1;
+  for (int bad_rank = 0; bad_rank < mesh.world_size(); ++bad_rank) {
+    collective::FakeMesh fake(mesh);
+    collective::RunRanks(mesh.world_size(), [&](int rank) {
+      collective::MeshComms comms = fake.Connect(rank);
+      Engine engine(Options(2), *comms.shard, *comms.replica);
+      engine.InitializeRandom(2);
+      // The embedding of one token is bad, and only one rank sees it, in its second micro-batch.
+      at::Tensor& embeddings = engine.master_shards()[0];
+      const int64_t offset = bad_token * Model(2, false).hidden_size;
+      if (offset / embeddings.numel() == comms.shard->rank()) {
+        embeddings[offset % embeddings.numel()] = std::numeric_limits<float>::infinity();
+      }
+      std::vector<at::Tensor> micro_batches = {Tokens(rank).clamp_max(bad_token - 1),
+                                               Tokens(rank + 4).clamp_max(bad_token - 1)};
+      if (rank == bad_rank) micro_batches[1][0][3] = bad_token;
+      try {
+        engine.Step(micro_batches, 1e-3);
+        ADD_FAILURE() << "rank " << rank << " made the step";
+      } catch (const engine::NonFiniteError& error) {
+        EXPECT_EQ(mesh.RankOf({0, error.replica, error.shard}), bad_rank) << "on rank " << rank;
+      }
+    });
+  }
+}
+
 TEST(Failure, ALostPeerAnywhereInAStepLeavesTheParametersAlone) {
   for (uint32_t operation = 0; operation < 40; operation += 3) {
     collective::FakeWorld world(2);

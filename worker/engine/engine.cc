@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -43,6 +44,27 @@ void CheckOptions(const EngineOptions& options) {
   TORCH_CHECK(options.loss_chunk_tokens > 0, "loss_chunk_tokens must be positive");
 }
 
+// Replica and shard to name in a NonFiniteError. by_replica[r]: losses, micro-batch by micro-batch
+// and each over the shards; by_shard[s]: sums of squared gradients of shard s.
+std::pair<int, int> FirstNonFinite(const std::vector<std::vector<double>>& by_replica,
+                                   const std::vector<std::vector<double>>& by_shard) {
+  const auto finite = [](double value) { return std::isfinite(value); };
+  for (size_t replica = 0; replica < by_replica.size(); ++replica) {
+    const std::vector<double>& losses = by_replica[replica];
+    const auto bad = std::find_if_not(losses.begin(), losses.end(), finite);
+    if (bad != losses.end()) {
+      return {static_cast<int>(replica),
+              static_cast<int>((bad - losses.begin()) % static_cast<int64_t>(by_shard.size()))};
+    }
+  }
+  for (size_t shard = 0; shard < by_shard.size(); ++shard) {
+    if (!std::all_of(by_shard[shard].begin(), by_shard[shard].end(), finite)) {
+      return {0, static_cast<int>(shard)};
+    }
+  }
+  return {0, 0};  // Finite parts with an infinite sum.
+}
+
 }  // namespace
 
 class Engine::Impl {
@@ -64,7 +86,8 @@ class Engine::Impl {
   template <typename Body>
   auto Guarded(Body body);
   std::vector<double> ForwardBackward(const std::vector<at::Tensor>& micro_batches);
-  // Exchanges losses and gradient blocks, so that every rank of the group gets the same result.
+  // Exchanges losses and gradient blocks, so that every rank of the group gets the same result, or
+  // the same NonFiniteError.
   StepResult Measure(const std::vector<double>& losses);
   int64_t GroupTokens() const;
 
@@ -147,10 +170,6 @@ StepResult Engine::Impl::Step(const std::vector<at::Tensor>& micro_batches, doub
   }
   return Guarded([&] {
     const StepResult result = Measure(ForwardBackward(micro_batches));
-    if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
-      throw NonFiniteError("loss " + std::to_string(result.loss) + ", gradient norm " +
-                           std::to_string(result.gradient_norm));
-    }
     const double factor = ClipFactor(result.gradient_norm, options_.optimizer.clip);
     if (factor != 1) {
       for (const at::Tensor& gradient : reducer_.sums()) gradient.mul_(factor);
@@ -192,8 +211,9 @@ StepResult Engine::Impl::Measure(const std::vector<double>& losses) {
       replica_losses.push_back(of_rank[blocks + m]);
     }
   }
+  const std::vector<std::vector<double>> by_replica = replica_.AllGatherScalars(replica_losses);
   double loss_sum = 0;
-  for (const std::vector<double>& of_replica : replica_.AllGatherScalars(replica_losses)) {
+  for (const std::vector<double>& of_replica : by_replica) {
     for (double loss : of_replica) loss_sum += loss;
   }
 
@@ -201,6 +221,12 @@ StepResult Engine::Impl::Measure(const std::vector<double>& losses) {
   result.tokens = GroupTokens();
   result.loss = loss_sum / static_cast<double>(result.tokens);
   result.gradient_norm = GradientNorm(by_shard, unit_blocks);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.gradient_norm)) {
+    const auto [replica, shard] = FirstNonFinite(by_replica, by_shard);
+    throw NonFiniteError("loss " + std::to_string(result.loss) + ", gradient norm " +
+                             std::to_string(result.gradient_norm),
+                         replica, shard);
+  }
   return result;
 }
 

@@ -19,10 +19,16 @@
 
 namespace fedshard::engine {
 
-// Loss or gradient norm is NaN or infinite; the parameters are those before the step.
+// Loss or gradient norm is NaN or infinite; the parameters are those before the step. The same on
+// every rank of the group: `replica` and `shard` are of the first rank, in the order of micro-batch
+// ids, whose own loss is not finite; when only the norm is not, of the first shard that makes it
+// so.
 class NonFiniteError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  NonFiniteError(const std::string& what, int replica, int shard)
+      : std::runtime_error(what), replica(replica), shard(shard) {}
+  int replica;
+  int shard;
 };
 
 struct OptimizerOptions {
