@@ -149,14 +149,19 @@ class NcclComm : public Comm {
 }  // namespace
 }  // namespace fedshard::collective
 
+extern "C" void fedshard_require_gpu(int gpu) {
+  using fedshard::collective::CommError;
+  if (!at::cuda::is_available()) throw CommError("device cuda: no GPU or no driver on this node");
+  if (gpu < 0 || gpu >= at::cuda::device_count()) {
+    throw CommError("device cuda: GPU " + std::to_string(gpu) + " of " +
+                    std::to_string(at::cuda::device_count()) + " does not exist");
+  }
+}
+
 extern "C" fedshard::collective::Comm* fedshard_make_nccl_comm(
     const fedshard::collective::NcclGroup& group) {
   using fedshard::collective::CommError;
-  if (!at::cuda::is_available()) throw CommError("device cuda: no GPU or no driver on this node");
-  if (group.gpu < 0 || group.gpu >= at::cuda::device_count()) {
-    throw CommError("device cuda: GPU " + std::to_string(group.gpu) + " of " +
-                    std::to_string(at::cuda::device_count()) + " does not exist");
-  }
+  fedshard_require_gpu(group.gpu);
   try {
     return new fedshard::collective::NcclComm(group);
   } catch (const c10::Error& e) {

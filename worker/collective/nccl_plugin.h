@@ -18,12 +18,18 @@ struct NcclGroup {
   std::chrono::milliseconds timeout{60'000};
 };
 
-// The plugin's one entry point. Throws CommError; NVIDIA's driver and the GPU must be there.
+// The plugin's entry points. Both throw CommError when NVIDIA's driver or the GPU is not there.
+using RequireGpuFunction = void (*)(int gpu);
+inline constexpr char kRequireGpuSymbol[] = "fedshard_require_gpu";
 using MakeNcclComm = Comm* (*)(const NcclGroup& group);
 inline constexpr char kMakeNcclCommSymbol[] = "fedshard_make_nccl_comm";
 
-// Loads the plugin: $FEDSHARD_CUDA_PLUGIN, else libfedshard_cuda.so beside the executable. Throws
-// CommError.
+// Makes LibTorch's CUDA device usable in this process: loads the plugin ($FEDSHARD_CUDA_PLUGIN,
+// else libfedshard_cuda.so beside the executable) and checks that GPU `gpu` is there. Call before
+// any tensor is made on it: a rank without NCCL peers needs it too. Throws CommError.
+void RequireGpu(int gpu);
+
+// Loads the plugin as RequireGpu does. Throws CommError.
 std::unique_ptr<Comm> ConnectNccl(const NcclGroup& group);
 
 }  // namespace fedshard::collective

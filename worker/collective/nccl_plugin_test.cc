@@ -34,6 +34,19 @@ TEST(NcclPlugin, SaysThatThereIsNoGpu) {
   }
 }
 
+TEST(NcclPlugin, RequireGpuSaysSoWithoutAnyGroup) {
+  setenv("FEDSHARD_CUDA_PLUGIN", FEDSHARD_TEST_PLUGIN, 1);
+  if (HaveGpu()) {
+    EXPECT_NO_THROW(RequireGpu(0));
+  }
+  try {
+    RequireGpu(1000);
+    FAIL() << "found a GPU with the index 1000";
+  } catch (const CommError& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr(HaveGpu() ? "GPU 1000" : "no GPU"));
+  }
+}
+
 TEST(NcclPlugin, GroupOfOneOnAGpu) {
   if (!HaveGpu()) GTEST_SKIP() << "needs a GPU";
   const auto comm = ConnectOne();

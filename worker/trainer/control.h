@@ -123,8 +123,8 @@ class Control {
   virtual void SendVote(const Vote& vote) = 0;
   virtual void SendEvaluation(const Evaluation& evaluation) = 0;
   virtual void SendSummary(const Summary& summary) = 0;
-  // The next directive. Throws Stopped; Failure (INTERNAL) when none comes for a long time.
-  virtual Directive Next() = 0;
+  // The next directive. Throws Stopped; Failure (INTERNAL) when none comes within `patience_us`.
+  virtual Directive Next(int64_t patience_us) = 0;
   // Throws Stopped when the rank has been told to end.
   virtual void ThrowIfStopped() = 0;
 };

@@ -1,13 +1,13 @@
 #include "worker/trainer/control_client.h"
 
 #include <grpcpp/grpcpp.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/duration.h"
 #include "common/log.h"
 #include "fedshard/v1/trainer_service.grpc.pb.h"
 #include "worker/trainer/translate.h"
@@ -19,9 +19,9 @@ using std::chrono::seconds;
 
 constexpr auto kAlivePeriod = seconds(1);
 constexpr auto kStartTimeout = seconds(30);
-// A decision waits for the slowest group, its averaging and an evaluation; longer than this the
-// coordinator is not coming back.
-constexpr auto kDirectiveTimeout = seconds(600);
+// Of a worker that does not read: for all reports but one a decision is awaited next, so a full
+// outbox means that it has taken none for many rounds.
+constexpr auto kTakeTimeout = seconds(60);
 constexpr auto kFinishTimeout = seconds(10);
 // Between being told to end and being ended: enough to leave a collective and say goodbye, within
 // the worker's own grace.
@@ -44,27 +44,44 @@ struct ControlClient::Wire {
   std::deque<v1::AttachRequest> outbox GUARDED_BY(mu);
   bool writing GUARDED_BY(mu) = false;  // A message is on its way to the wire.
   bool closed GUARDED_BY(mu) = false;
+  bool stopping GUARDED_BY(mu) = false;                 // No rendezvous any more.
   std::set<grpc::ClientContext*> calls GUARDED_BY(mu);  // Rendezvous calls under way.
 
-  void Push(v1::AttachRequest request) {
+  // False when the worker has not taken anything for too long. After the end of the stream reports
+  // go nowhere, which is no error.
+  bool Push(v1::AttachRequest request) {
+    const auto deadline = std::chrono::steady_clock::now() + kTakeTimeout;
     MutexLock lock(mu);
     // Steps are only shown to people: they give way.
     const bool droppable = request.rank_report().has_steps();
-    if (closed || (droppable && outbox.size() > kMaxOutbox / 2)) return;
-    while (outbox.size() >= kMaxOutbox && !closed) changed.WaitFor(mu, seconds(1));
+    if (droppable && outbox.size() > kMaxOutbox / 2) return true;
+    while (outbox.size() >= kMaxOutbox && !closed && !stopping) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      changed.WaitFor(mu, seconds(1));
+    }
+    if (closed || outbox.size() >= kMaxOutbox) return true;
     outbox.push_back(std::move(request));
+    changed.NotifyAll();
+    return true;
+  }
+  // Ends rendezvous calls, those to come as well.
+  void StopCalls() {
+    MutexLock lock(mu);
+    stopping = true;
+    for (grpc::ClientContext* call : calls) call->TryCancel();
     changed.NotifyAll();
   }
   void Close() {
+    StopCalls();
     MutexLock lock(mu);
     closed = true;
-    for (grpc::ClientContext* call : calls) call->TryCancel();
     changed.NotifyAll();
   }
 };
 
-ControlClient::ControlClient(const std::string& socket_path, std::string token)
-    : wire_(std::make_shared<Wire>()) {
+ControlClient::ControlClient(const std::string& socket_path, std::string token,
+                             std::function<void(int exit_code)> overdue)
+    : wire_(std::make_shared<Wire>()), overdue_(std::move(overdue)) {
   wire_->token = std::move(token);
   wire_->stub = v1::TrainerService::NewStub(
       grpc::CreateChannel(absl::StrCat("unix:", socket_path), grpc::InsecureChannelCredentials()));
@@ -74,17 +91,21 @@ ControlClient::ControlClient(const std::string& socket_path, std::string token)
   wire_->Push(std::move(hello));
   writer_ = std::thread([this] { WriteLoop(); });
   reader_ = std::thread([this] { ReadLoop(); });
+  overdue_watcher_ = std::thread([this] { OverdueLoop(); });
 }
 
 ControlClient::~ControlClient() {
   {
     MutexLock lock(mu_);
     finishing_ = true;
+    destroyed_ = true;
+    changed_.NotifyAll();
   }
   wire_->Close();
   wire_->context.TryCancel();
   writer_.join();
   reader_.join();
+  overdue_watcher_.join();
 }
 
 void ControlClient::WriteLoop() {
@@ -115,15 +136,15 @@ void ControlClient::ReadLoop() {
       Stop(kExitStopped, response.stop().message());
       continue;
     }
-    MutexLock lock(mu_);
     if (response.has_start()) {
+      MutexLock lock(mu_);
       start_ = TranslateStart(response.start());
-    } else if (inbox_.size() < kMaxInbox) {
-      if (auto directive = TranslateDirective(response.rank_directive())) {
-        inbox_.push_back(*std::move(directive));
-      }
+      changed_.NotifyAll();
+    } else if (auto directive = TranslateDirective(response.rank_directive())) {
+      Receive(*std::move(directive));
+    } else {
+      LogWarning("a directive is unknown; is the coordinator newer than this trainer?");
     }
-    changed_.NotifyAll();
   }
   const grpc::Status status = wire_->stream->Finish();
   bool lost = false;
@@ -139,6 +160,37 @@ void ControlClient::ReadLoop() {
   wire_->Close();
 }
 
+void ControlClient::Receive(Directive directive) {
+  {
+    MutexLock lock(mu_);
+    if (inbox_.size() < kMaxInbox) {
+      inbox_.push_back(std::move(directive));
+      changed_.NotifyAll();
+      return;
+    }
+  }
+  // Dropping one would leave the rank waiting for it.
+  const std::string why = absl::StrCat("more than ", kMaxInbox, " directives at once");
+  SendFailure(Failure("INTERNAL", why));
+  Stop(kExitFailed, why);
+}
+
+// Ends a process that cannot leave a collective or a computation.
+void ControlClient::OverdueLoop() {
+  int exit_code = 0;
+  {
+    MutexLock lock(mu_);
+    while (!stopped_ && !destroyed_) changed_.WaitFor(mu_, seconds(60));
+    const auto deadline = std::chrono::steady_clock::now() + kExitGrace;
+    while (!destroyed_ && std::chrono::steady_clock::now() < deadline) {
+      changed_.WaitFor(mu_, kExitGrace);
+    }
+    if (destroyed_) return;
+    exit_code = stopped_->exit_code;
+  }
+  overdue_(exit_code);
+}
+
 void ControlClient::Stop(int exit_code, const std::string& why) {
   {
     MutexLock lock(mu_);
@@ -147,19 +199,9 @@ void ControlClient::Stop(int exit_code, const std::string& why) {
     changed_.NotifyAll();
   }
   LogWarning(absl::StrCat("stopping: ", why));
-  {
-    MutexLock lock(wire_->mu);
-    for (grpc::ClientContext* call : wire_->calls) call->TryCancel();
-  }
-  {
-    MutexLock lock(abort_mu_);
-    if (abort_) abort_();
-  }
-  // Detached on purpose: it outlives everything, and ends with the process.
-  std::thread([exit_code] {
-    std::this_thread::sleep_for(kExitGrace);
-    _exit(exit_code);
-  }).detach();
+  wire_->StopCalls();
+  MutexLock lock(abort_mu_);
+  if (abort_) abort_();
 }
 
 void ControlClient::SetAbort(std::function<void()> abort) {
@@ -192,8 +234,8 @@ RankStart ControlClient::Attach() {
   return *start_;
 }
 
-Directive ControlClient::Next() {
-  const auto deadline = std::chrono::steady_clock::now() + kDirectiveTimeout;
+Directive ControlClient::Next(int64_t patience_us) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(patience_us);
   MutexLock lock(mu_);
   while (true) {
     if (stopped_) throw Stopped(*stopped_);
@@ -203,36 +245,27 @@ Directive ControlClient::Next() {
       return next;
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      throw Failure("INTERNAL", "no decision of the coordinator for 10 minutes");
+      throw Failure("INTERNAL", absl::StrCat("no decision of the coordinator for ",
+                                             FormatDuration(patience_us)));
     }
     changed_.WaitFor(mu_, std::chrono::milliseconds(500));
   }
 }
 
-void ControlClient::SendSteps(const std::vector<StepRecord>& steps) {
+void ControlClient::Send(v1::AttachRequest request) {
   ThrowIfStopped();
-  wire_->Push(TranslateSteps(steps));
+  if (wire_->Push(std::move(request))) return;
+  Stop(kExitLostWorker, "the worker takes no reports");
+  ThrowIfStopped();
 }
 
-void ControlClient::SendReady(const GroupReady& ready) {
-  ThrowIfStopped();
-  wire_->Push(TranslateReady(ready));
-}
-
-void ControlClient::SendVote(const Vote& vote) {
-  ThrowIfStopped();
-  wire_->Push(TranslateVote(vote));
-}
-
+void ControlClient::SendSteps(const std::vector<StepRecord>& steps) { Send(TranslateSteps(steps)); }
+void ControlClient::SendReady(const GroupReady& ready) { Send(TranslateReady(ready)); }
+void ControlClient::SendVote(const Vote& vote) { Send(TranslateVote(vote)); }
 void ControlClient::SendEvaluation(const Evaluation& evaluation) {
-  ThrowIfStopped();
-  wire_->Push(TranslateEvaluation(evaluation));
+  Send(TranslateEvaluation(evaluation));
 }
-
-void ControlClient::SendSummary(const Summary& summary) {
-  ThrowIfStopped();
-  wire_->Push(TranslateSummary(summary));
-}
+void ControlClient::SendSummary(const Summary& summary) { Send(TranslateSummary(summary)); }
 
 void ControlClient::SendFailure(const Failure& failure) {
   wire_->Push(TranslateFailure(failure.reason, failure.what()));
@@ -244,14 +277,21 @@ void ControlClient::Finish() {
     MutexLock lock(mu_);
     finishing_ = true;
   }
+  bool taken = false;
   {
     MutexLock lock(wire_->mu);
     while (!wire_->closed && (!wire_->outbox.empty() || wire_->writing) &&
            std::chrono::steady_clock::now() < deadline) {
       wire_->changed.WaitFor(wire_->mu, std::chrono::milliseconds(100));
     }
+    taken = wire_->outbox.empty() && !wire_->writing;
     wire_->closed = true;  // The writer ends.
     wire_->changed.NotifyAll();
+  }
+  if (!taken) {
+    // Two writers on one stream are not allowed, and the writer still is inside.
+    wire_->context.TryCancel();
+    return;
   }
   wire_->stream->WritesDone();
   // The worker answers the end of our stream with the end of its own, once it has read everything.
@@ -301,7 +341,9 @@ class ControlClient::ScopedKeys : public collective::KeyValueClient {
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     {
       MutexLock lock(wire_->mu);
-      if (wire_->closed) throw std::runtime_error("rendezvous: the worker is gone");
+      if (wire_->closed || wire_->stopping) {
+        throw std::runtime_error("rendezvous: the rank has been told to end");
+      }
       wire_->calls.insert(&context);
     }
     const grpc::Status status = call(&context);

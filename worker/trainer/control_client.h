@@ -1,8 +1,8 @@
 // The rank's life line to its worker: one stream on a unix socket, with threads of its own for both
 // directions, and the rendezvous calls. When the stream closes or a Stop comes, the model's
 // collectives are aborted, waiting calls throw Stopped, and a process that still has not exited a
-// moment later is ended. Owned by main. Control's functions are for the training thread; the others
-// may be called from any thread.
+// moment later is ended. Owned by main. Control's functions are for the training thread; Stop(),
+// SetAbort(), stopped() and the key clients may be used from any thread.
 #pragma once
 
 #include <deque>
@@ -16,16 +16,23 @@
 #include "worker/collective/key_value.h"
 #include "worker/trainer/control.h"
 
+namespace fedshard::v1 {
+class AttachRequest;
+}
+
 namespace fedshard::trainer {
 
 class ControlClient : public Control {
  public:
-  // Does not block.
-  ControlClient(const std::string& socket_path, std::string token);
-  // Ends the stream.
+  // Connects and says hello; blocks until the worker accepts, or is found not to be there.
+  // `overdue` ends the process with the exit code that it gets: called, from a thread of its own,
+  // when this object still exists 1.5 s after the rank was told to end.
+  ControlClient(const std::string& socket_path, std::string token,
+                std::function<void(int exit_code)> overdue);
+  // Ends the stream. No call of Stop() may be under way.
   ~ControlClient() override;
 
-  // Says hello and waits for Start. Throws Stopped when the worker is not there or does not answer.
+  // Waits for Start. Throws Stopped when the worker is not there or does not answer.
   RankStart Attach();
   // Called once when the rank has to stop; at once if it already has. From the thread that learns
   // of it.
@@ -38,7 +45,7 @@ class ControlClient : public Control {
   void SendVote(const Vote& vote) override;
   void SendEvaluation(const Evaluation& evaluation) override;
   void SendSummary(const Summary& summary) override;
-  Directive Next() override;
+  Directive Next(int64_t patience_us) override;
   void ThrowIfStopped() override;
 
   // Best effort: the worker may be gone.
@@ -58,9 +65,13 @@ class ControlClient : public Control {
 
   void ReadLoop();
   void WriteLoop();
+  void OverdueLoop();
+  void Receive(Directive directive);
+  void Send(v1::AttachRequest request);
 
   std::shared_ptr<Wire> wire_;
-  std::thread reader_, writer_;
+  const std::function<void(int)> overdue_;
+  std::thread reader_, writer_, overdue_watcher_;
 
   Mutex mu_;
   CondVar changed_;
@@ -69,6 +80,7 @@ class ControlClient : public Control {
   std::optional<Stopped> stopped_ GUARDED_BY(mu_);
   bool finishing_ GUARDED_BY(mu_) = false;
   bool closed_ GUARDED_BY(mu_) = false;
+  bool destroyed_ GUARDED_BY(mu_) = false;
 
   // Held while the hook runs, so that SetAbort(nullptr) returns only when it does not. Taken before
   // mu_.

@@ -4,13 +4,14 @@
 #include <ATen/Parallel.h>
 #include <malloc.h>
 
-#include <cstring>
+#include <chrono>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "worker/collective/group_factory.h"
+#include "worker/collective/nccl_plugin.h"
 #include "worker/collective/store_adapter.h"
 #include "worker/data/sampler.h"
 #include "worker/data/token_file.h"
@@ -23,7 +24,18 @@
 namespace fedshard::trainer {
 namespace {
 
-void PrepareProcess(const Settings& settings) {
+// Between groups' first ranks starting to read their files and the last one being done. The
+// coordinator ends a job that does not start much earlier.
+constexpr std::chrono::minutes kDataCheckTimeout(10);
+
+void PrepareProcess(const Settings& settings, int gpu) {
+  if (settings.cuda) {
+    try {
+      collective::RequireGpu(gpu);
+    } catch (const collective::CommError& error) {
+      throw Failure("NO_GPU", error.what());
+    }
+  }
   at::set_num_threads(settings.threads);
   at::set_num_interop_threads(1);
   // glibc maps tensors above 32 MiB afresh at each operation, and page faults then cost more than
@@ -70,7 +82,28 @@ engine::EngineOptions EngineOptionsFrom(const Settings& settings, int gpu) {
   return options;
 }
 
-class EngineModel : public AbortableModel {
+// Collectives do not wait for files: all ranks meet here once the first rank of each group has read
+// its own. A rank that found something wrong has said so, and the control plane ends the wait of
+// the others.
+void AwaitDataChecks(const ModelInputs& inputs, bool checked) {
+  const Mesh& mesh = inputs.settings->mesh;
+  const auto key = [](int32_t group) { return absl::StrCat("data-checked/", group); };
+  const int32_t own = mesh.CoordinatesOf(inputs.start.rank).group;
+  std::vector<std::string> others;
+  for (int32_t group = 0; group < mesh.groups; ++group) {
+    if (group != own) others.push_back(key(group));
+  }
+  try {
+    if (checked) inputs.group_keys->Set(key(own), {1});
+    if (checked && !others.empty()) inputs.federation_keys->Set(key(own), {1});
+    inputs.group_keys->Get({key(own)}, kDataCheckTimeout);
+    if (!others.empty()) inputs.federation_keys->Get(others, kDataCheckTimeout);
+  } catch (const std::exception& error) {
+    throw collective::CommError(absl::StrCat("waiting for the data checks: ", error.what()));
+  }
+}
+
+class EngineModel : public RankModel {
  public:
   explicit EngineModel(const ModelInputs& inputs)
       : settings_(*inputs.settings),
@@ -85,14 +118,15 @@ class EngineModel : public AbortableModel {
     if (settings_.evaluation_sequences > 0) {
       validation_ = OpenTokens(settings_.validation_path, verify, settings_);
     }
+    AwaitDataChecks(inputs, verify);
     Connect(inputs);
-    inputs.on_connected(*this);
+    inputs.on_connected([comms = comms_] { comms->Abort(); });
     engine_ = std::make_unique<engine::Engine>(EngineOptionsFrom(settings_, inputs.start.gpu),
-                                               *comms_.shard, *comms_.replica);
+                                               *comms_->shard, *comms_->replica);
     engine_->InitializeRandom(settings_.model_seed);
     if (settings_.averages) {
-      averager_ = std::make_unique<federation::Averager>(engine_->master_shards(),
-                                                         *comms_.federation, settings_.chunk_bytes);
+      averager_ = std::make_unique<federation::Averager>(
+          engine_->master_shards(), *comms_->federation, settings_.chunk_bytes);
     }
   }
 
@@ -108,10 +142,12 @@ class EngineModel : public AbortableModel {
     try {
       result = engine_->Step(micro_batches, learning_rate);
     } catch (const engine::NonFiniteError& error) {
+      const int32_t where = settings_.mesh.RankOf({at_.group, error.replica, error.shard});
       throw Failure("NON_FINITE_LOSS",
-                    absl::StrCat("step ", step, ", rank ", rank_, ": ", error.what()));
+                    absl::StrCat("step ", step, ", rank ", where, ": ", error.what()));
     }
-    if (settings_.check_replicas_every > 0 && step % settings_.check_replicas_every == 0) {
+    if (settings_.check_replicas_every > 0 && settings_.mesh.replicas > 1 &&
+        step % settings_.check_replicas_every == 0) {
       CheckReplicas(step);
     }
     return {result.loss, result.gradient_norm, result.tokens};
@@ -136,7 +172,7 @@ class EngineModel : public AbortableModel {
       tokens += static_cast<double>(loss.tokens);
     }
     // In rank order, so every rank has the same sum.
-    for (collective::Comm* comm : {comms_.shard.get(), comms_.replica.get()}) {
+    for (collective::Comm* comm : {comms_->shard.get(), comms_->replica.get()}) {
       double loss_of_all = 0, tokens_of_all = 0;
       for (const auto& part : comm->AllGatherScalars({loss_sum, tokens})) {
         loss_of_all += part[0];
@@ -166,7 +202,7 @@ class EngineModel : public AbortableModel {
       const float* values = logits.const_data_ptr<float>();
       uint64_t token = PickToken({values, values + logits.numel()}, sample.temperature, random);
       // The first shard's choice holds, whatever CPU the others have.
-      token = comms_.shard->AllGatherWords({token})[0][0];
+      token = comms_->shard->AllGatherWords({token})[0][0];
       context.push_back(static_cast<int64_t>(token));
       result.push_back(static_cast<uint32_t>(token));
     }
@@ -174,12 +210,11 @@ class EngineModel : public AbortableModel {
   }
 
   SentBytes Sent() override {
-    return {comms_.shard->bytes_sent(), comms_.replica->bytes_sent(),
-            comms_.federation->bytes_sent()};
+    return {comms_->shard->bytes_sent(), comms_->replica->bytes_sent(),
+            comms_->federation->bytes_sent()};
   }
   int64_t parameters() override { return engine_->parameters(); }
   int64_t padded_parameters() override { return engine_->padded_parameters(); }
-  void Abort() override { comms_.Abort(); }
 
  private:
   void Connect(const ModelInputs& inputs) {
@@ -189,9 +224,9 @@ class EngineModel : public AbortableModel {
     options.address = inputs.start.data_address;
     options.timeout = timeout;
     options.gpu = inputs.start.gpu;
-    comms_ = collective::ConnectMesh(
+    comms_ = std::make_shared<collective::MeshComms>(collective::ConnectMesh(
         settings_.mesh, rank_, collective::MakeStore(inputs.group_keys, timeout),
-        collective::MakeStore(inputs.federation_keys, timeout), options);
+        collective::MakeStore(inputs.federation_keys, timeout), options));
   }
 
   // [count, T+1] of samples first, first + 1, …
@@ -206,7 +241,7 @@ class EngineModel : public AbortableModel {
   }
 
   void CheckReplicas(int64_t step) {
-    const auto hashes = comms_.replica->AllGatherWords({engine_->ShardHash()});
+    const auto hashes = comms_->replica->AllGatherWords({engine_->ShardHash()});
     for (size_t replica = 1; replica < hashes.size(); ++replica) {
       if (hashes[replica] != hashes[0]) {
         const Mesh& mesh = settings_.mesh;
@@ -224,23 +259,30 @@ class EngineModel : public AbortableModel {
   const MeshCoordinates at_;
   std::unique_ptr<data::TokenFile> train_, validation_;
   std::unique_ptr<data::Sampler> sampler_;
-  collective::MeshComms comms_;  // Outlives the engine and the averager.
+  // Outlives the engine and the averager; shared with the abort hook.
+  std::shared_ptr<collective::MeshComms> comms_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<federation::Averager> averager_;
 };
 
 }  // namespace
 
-std::unique_ptr<AbortableModel> MakeEngineModel(const ModelInputs& inputs) {
-  PrepareProcess(*inputs.settings);
+std::unique_ptr<RankModel> MakeEngineModel(const ModelInputs& inputs) {
+  PrepareProcess(*inputs.settings, inputs.start.gpu);
   auto model = std::make_unique<EngineModel>(inputs);
   LogInfo(absl::StrCat(model->parameters(), " parameters, ", model->padded_parameters(),
                        " with padding"));
   return model;
 }
 
-bool IsCollectiveError(const std::exception& error) {
-  return dynamic_cast<const collective::CommError*>(&error) != nullptr;
+Failure AsFailure(const std::exception& error) {
+  if (dynamic_cast<const collective::CommError*>(&error) != nullptr) {
+    return Failure("COLLECTIVE_FAILED", error.what());
+  }
+  // LibTorch's own errors carry pages of stack.
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return Failure("INTERNAL",
+                 torch_error != nullptr ? torch_error->what_without_backtrace() : error.what());
 }
 
 }  // namespace fedshard::trainer

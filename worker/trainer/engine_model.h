@@ -13,28 +13,22 @@
 
 namespace fedshard::trainer {
 
-// A rank's model with a way to abort it: Abort() may be called from any thread while another is
-// inside the model, and makes its collectives throw.
-class AbortableModel : public RankModel {
- public:
-  virtual void Abort() = 0;
-};
-
 struct ModelInputs {
   const Settings* settings = nullptr;  // Must outlive the model.
   RankStart start;
   // Rendezvous inside the group and between groups.
   std::shared_ptr<collective::KeyValueClient> group_keys;
   std::shared_ptr<collective::KeyValueClient> federation_keys;
-  // Called once the process groups exist and before anything else: registers Abort().
-  std::function<void(AbortableModel&)> on_connected;
+  // Called once the process groups exist, with what aborts them: to be called from any thread, as
+  // long as it is kept, and makes the model's collectives throw.
+  std::function<void(std::function<void()> abort)> on_connected;
 };
 
 // Sets the threads of this process, checks the data, connects to the peers and initialises the
-// weights. Throws Failure (BAD_TOKEN_FILE, BAD_MODEL, COLLECTIVE_FAILED).
-std::unique_ptr<AbortableModel> MakeEngineModel(const ModelInputs& inputs);
+// weights. Throws Failure (BAD_TOKEN_FILE, NO_GPU) and what AsFailure understands.
+std::unique_ptr<RankModel> MakeEngineModel(const ModelInputs& inputs);
 
-// Whether `error` came out of a collective.
-bool IsCollectiveError(const std::exception& error);
+// What to report of an error that left the model: COLLECTIVE_FAILED or INTERNAL, in a few words.
+Failure AsFailure(const std::exception& error);
 
 }  // namespace fedshard::trainer

@@ -6,7 +6,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
@@ -21,21 +25,38 @@ namespace fedshard::trainer {
 namespace {
 
 constexpr char kHelp[] =
-    R"(One rank of a job. Started by fedshard-worker, which passes FEDSHARD_TRAINER_TOKEN; of no use alone.
+    R"(One rank of a job. Started by fedshard-worker, which passes FEDSHARD_TRAINER_TOKEN and
+FEDSHARD_WORKER_PID; of no use alone.
 
 Examples:
   fedshard-trainer --version
   FEDSHARD_TRAINER_TOKEN=... fedshard-trainer --socket /run/fedshard/trainers.sock
 )";
 
-// `threads` CPUs from `first` on, all threads of the process.
+// Pins the calling thread, and those it starts from now on, to `threads` of the CPUs that this
+// process may use, from the one with index `first` on. The control threads stay free, so that a
+// busy rank still is alive to its worker.
 void PinTo(int first, int threads) {
   if (first < 0) return;
-  cpu_set_t cpus;
+  cpu_set_t allowed, cpus;
   CPU_ZERO(&cpus);
-  const int available = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  for (int i = 0; i < threads; ++i) CPU_SET((first + i) % available, &cpus);
+  std::vector<int> usable;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &allowed)) usable.push_back(cpu);
+    }
+  }
+  for (int i = 0; i < threads && !usable.empty(); ++i) {
+    CPU_SET(usable[(first + i) % usable.size()], &cpus);
+  }
   if (sched_setaffinity(0, sizeof cpus, &cpus) != 0) LogWarning("cannot pin to the given CPUs");
+}
+
+// Whether the worker that started this process still is its parent. The second of three ways to
+// notice its death, beside the kernel's signal and the closed stream.
+bool WorkerIsParent() {
+  const char* pid = getenv("FEDSHARD_WORKER_PID");
+  return pid == nullptr || getppid() == atoi(pid);
 }
 
 int64_t PeakMemoryMib() {
@@ -58,16 +79,17 @@ void Train(ControlClient& control) {
   inputs.start = start;
   inputs.group_keys = control.Keys(absl::StrCat("g", start.generation));
   inputs.federation_keys = control.Keys(absl::StrCat("f", start.federation_generation));
-  inputs.on_connected = [&control](AbortableModel& model) {
-    control.SetAbort([&model] { model.Abort(); });
+  inputs.on_connected = [&control](std::function<void()> abort) {
+    control.SetAbort(std::move(abort));
   };
   const SystemClock clock;
-  // The abort hook must be gone before the model is, also when an exception unwinds.
+  // The hook shares the process groups: let go of them before the model ends, also when an
+  // exception unwinds, so that they are closed in order and by this thread.
   struct ClearAbort {
     ControlClient& control;
     ~ClearAbort() { control.SetAbort(nullptr); }
   };
-  std::unique_ptr<AbortableModel> model;
+  std::unique_ptr<RankModel> model;
   const ClearAbort clear{control};
   model = MakeEngineModel(inputs);
   RoundParticipant(*settings, start.rank, control, *model, clock).Run();
@@ -84,12 +106,9 @@ int Conclude(ControlClient& control, const std::exception& error) {
     control.SendFailure(*failure);
     return kExitFailed;
   }
-  if (IsCollectiveError(error)) {
-    control.SendFailure(Failure("COLLECTIVE_FAILED", error.what()));
-    return kExitCollective;
-  }
-  control.SendFailure(Failure("INTERNAL", error.what()));
-  return kExitFailed;
+  const Failure failure = AsFailure(error);
+  control.SendFailure(failure);
+  return failure.reason == "COLLECTIVE_FAILED" ? kExitCollective : kExitFailed;
 }
 
 int Main(int argc, char** argv) {
@@ -107,6 +126,10 @@ int Main(int argc, char** argv) {
     LogError("FEDSHARD_TRAINER_TOKEN is not set: trainers are started by fedshard-worker");
     return 2;
   }
+  if (!WorkerIsParent()) {
+    LogError("the worker that started this trainer is gone");
+    return kExitLostWorker;
+  }
   // Blocked in every thread; taken by the one below.
   sigset_t signals;
   sigemptyset(&signals);
@@ -115,7 +138,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
-  ControlClient control(socket, token);
+  ControlClient control(socket, token, [](int exit_code) { _exit(exit_code); });
   // Detached: it waits in the kernel until the process ends.
   std::thread([signals, &control] {
     int signal = 0;

@@ -1,5 +1,6 @@
 #include "worker/trainer/round_participant.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,12 @@ namespace fedshard::trainer {
 namespace {
 
 constexpr int64_t kReportEveryUs = 200'000;
+
+// A decision waits for the slowest group, so a wait may be long when a round is: a group that takes
+// ten times as long as this one is not coming. At least ten minutes, for starting on a busy
+// machine.
+constexpr int64_t kLeastPatienceUs = 600'000'000;
+constexpr int64_t kPatienceInRounds = 10;
 
 SentBytes Difference(const SentBytes& now, const SentBytes& before) {
   return {now.shard - before.shard, now.replica - before.replica,
@@ -30,7 +37,8 @@ RoundParticipant::RoundParticipant(const Settings& settings, int32_t rank, Contr
       at_(settings.mesh.CoordinatesOf(rank)),
       control_(control),
       model_(model),
-      clock_(clock) {}
+      clock_(clock),
+      patience_us_(kLeastPatienceUs) {}
 
 void RoundParticipant::Run() {
   Vote start;
@@ -52,7 +60,7 @@ void RoundParticipant::Run() {
 
 Decision RoundParticipant::AwaitDecision(int64_t round) {
   while (true) {
-    const Directive directive = control_.Next();
+    const Directive directive = control_.Next(patience_us_);
     const auto* decision = std::get_if<Decision>(&directive);
     // Only a commit ends the start; anything else is followed by a stop.
     if (decision != nullptr && decision->round == round && decision->commit) return *decision;
@@ -60,6 +68,7 @@ Decision RoundParticipant::AwaitDecision(int64_t round) {
 }
 
 void RoundParticipant::Train(const Assignment& assignment) {
+  const int64_t started_us = clock_.Now().steady_us;
   const int64_t samples = settings_.samples_per_step();
   if (assignment.sample_count != assignment.steps * samples) {
     throw Failure("INTERNAL",
@@ -78,11 +87,11 @@ void RoundParticipant::Train(const Assignment& assignment) {
     const double learning_rate = settings_.schedule.At(
         assignment.committed_tokens + i * assignment.tokens_per_step, assignment.tokens_per_step);
     const SentBytes before = model_.Sent();
-    const int64_t started_us = clock_.Now().steady_us;
+    const int64_t step_started_us = clock_.Now().steady_us;
     const int64_t step = assignment.first_step + i + 1;
     const StepOutcome outcome =
         model_.Step(step, assignment.first_sample + i * samples, learning_rate);
-    const double seconds = static_cast<double>(clock_.Now().steady_us - started_us) * 1e-6;
+    const double seconds = static_cast<double>(clock_.Now().steady_us - step_started_us) * 1e-6;
     Add(sent_, Difference(model_.Sent(), before));
     if (i == 0) ready.first_loss = outcome.loss;
     ready.last_loss = outcome.loss;
@@ -93,6 +102,8 @@ void RoundParticipant::Train(const Assignment& assignment) {
           {step, outcome.tokens, outcome.loss, outcome.gradient_norm, learning_rate, seconds});
     }
   }
+  patience_us_ =
+      std::max(kLeastPatienceUs, kPatienceInRounds * (clock_.Now().steady_us - started_us));
   if (first_of_group()) {
     FlushSteps();
     control_.SendReady(ready);
@@ -101,7 +112,7 @@ void RoundParticipant::Train(const Assignment& assignment) {
 
 Decision RoundParticipant::Conclude(int64_t round) {
   while (true) {
-    const Directive directive = control_.Next();
+    const Directive directive = control_.Next(patience_us_);
     if (const auto* plan = std::get_if<Plan>(&directive)) {
       if (plan->round == round) VoteOn(*plan);
       continue;

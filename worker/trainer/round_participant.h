@@ -45,7 +45,8 @@ class RoundParticipant {
   RankModel& model_;
   const Clock& clock_;
 
-  SentBytes sent_;  // In the steps and averaging of the open round.
+  SentBytes sent_;           // In the steps and averaging of the open round.
+  int64_t patience_us_ = 0;  // Of a wait for the coordinator.
   bool average_pending_ = false;
   std::vector<StepRecord> unreported_;
   int64_t reported_us_ = 0;

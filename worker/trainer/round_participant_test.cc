@@ -21,6 +21,7 @@ class ScriptedControl : public Control {
  public:
   void SendSteps(const std::vector<StepRecord>& steps) override {
     for (const StepRecord& step : steps) steps_.push_back(step);
+    ++step_reports_;
   }
   void SendReady(const GroupReady& ready) override {
     log_.push_back("ready " + std::to_string(ready.round) + " steps " +
@@ -38,7 +39,8 @@ class ScriptedControl : public Control {
   void SendSummary(const Summary& summary) override {
     log_.push_back("summary " + summary.parameter_hash);
   }
-  Directive Next() override {
+  Directive Next(int64_t patience_us) override {
+    patience_us_ = patience_us;
     ThrowIfStopped();
     if (script_.empty()) throw Stopped(kExitStopped, "end of the script");
     Directive next = script_.front();
@@ -56,20 +58,23 @@ class ScriptedControl : public Control {
   std::vector<StepRecord> steps_;
   std::vector<GroupReady> ready_;
   std::vector<Vote> votes_;
+  int step_reports_ = 0;
   int stop_at_step_ = -1;
   size_t steps_seen_ = 0;
+  int64_t patience_us_ = 0;
 };
 
 // A "model" whose parameters are one number.
 class FakeModel : public RankModel {
  public:
-  explicit FakeModel(ScriptedControl& control) : control_(control) {}
+  FakeModel(ScriptedControl& control, FakeClock& clock) : control_(control), clock_(clock) {}
   StepOutcome Step(int64_t step, int64_t first_sample, double learning_rate) override {
     ++control_.steps_seen_;
     calls_.push_back("step " + std::to_string(step) + " at " + std::to_string(first_sample));
     rates_.push_back(learning_rate);
     parameter_ += 1;
     sent_.shard += 100;
+    clock_.Advance(step_us_);
     return {10.0 - static_cast<double>(step), 1.0, 64};
   }
   uint64_t ShardHash() override { return parameter_; }
@@ -95,6 +100,8 @@ class FakeModel : public RankModel {
   int64_t padded_parameters() override { return 12; }
 
   ScriptedControl& control_;
+  FakeClock& clock_;
+  int64_t step_us_ = 0;
   std::vector<std::string> calls_;
   std::vector<double> rates_;
   uint64_t parameter_ = 0;
@@ -129,7 +136,7 @@ class RoundParticipantTest : public ::testing::Test {
   Settings settings_;
   FakeClock clock_;
   ScriptedControl control_;
-  FakeModel model_{control_};
+  FakeModel model_{control_, clock_};
 };
 
 TEST_F(RoundParticipantTest, TwoRoundsToTheEnd) {
@@ -204,6 +211,29 @@ TEST_F(RoundParticipantTest, WithoutAveragingTheVoteIsTheShardAsItIs) {
   Run(0);
   EXPECT_EQ(control_.votes_[1].shard_hash, 1u);
   EXPECT_THAT(model_.calls_, ElementsAre("step 1 at 0", "sample"));
+}
+
+TEST_F(RoundParticipantTest, ReportsStepsAFewTimesASecondAndAllBeforeReady) {
+  control_.script_ = {Commit(0, Round(1, 10, 0))};
+  model_.step_us_ = 70'000;
+  EXPECT_THROW(Run(0), Stopped);
+  ASSERT_EQ(control_.steps_.size(), 10u);
+  // At once, then after every third step (210 ms), and the rest with the end of the round.
+  EXPECT_LE(control_.step_reports_, 5);
+  EXPECT_GE(control_.step_reports_, 4);
+  EXPECT_NEAR(control_.steps_[4].seconds, 0.07, 1e-9);
+  EXPECT_NEAR(control_.ready_[0].step_seconds, 0.7, 1e-9);
+}
+
+TEST_F(RoundParticipantTest, WaitsLongerForOthersAfterLongRounds) {
+  control_.script_ = {Commit(0, Round(1, 2, 0)), Plan{1, 1, {{0, 0.5}, {1, 0.5}}}};
+  model_.step_us_ = 1'000'000;
+  EXPECT_THROW(Run(0), Stopped);
+  EXPECT_EQ(control_.patience_us_, 600'000'000) << "ten minutes at least";
+  control_.script_ = {Commit(0, Round(1, 2, 0)), Plan{1, 1, {{0, 0.5}, {1, 0.5}}}};
+  model_.step_us_ = 1'800'000'000;
+  EXPECT_THROW(Run(0), Stopped);
+  EXPECT_EQ(control_.patience_us_, 36'000'000'000) << "ten rounds of an hour";
 }
 
 TEST_F(RoundParticipantTest, StopsBetweenSteps) {
