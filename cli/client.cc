@@ -7,13 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "cli/exit_codes.h"
 #include "common/ids.h"
+#include "common/spec/error_trailer.h"
 #include "fedshard/v1/error.pb.h"
 
 namespace fedshard::cli {
 namespace {
 
 constexpr auto kCallTimeout = std::chrono::seconds(10);
-constexpr char kErrorTrailer[] = "fedshard-error-bin";
 
 int ExitCodeOf(grpc::StatusCode code) {
   switch (code) {

@@ -6,9 +6,9 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/follow.h"
 #include "cli/interrupt.h"
 #include "cli/job_file.h"
-#include "cli/progress.h"
 #include "cli/quantity.h"
 #include "cli/summary.h"
 #include "cli/text.h"
@@ -36,14 +36,7 @@ int ExitCodeOf(const v1::Job& job) {
 
 // Shows the job until it ends; its last state in `last`.
 int Follow(Client& client, const std::string& id, bool show, v1::Job& last) {
-  OnInterrupt([&client] { client.Interrupt(); });
-  ProgressPrinter printer(IsLiveTerminal(), TerminalOptions());
-  const Outcome outcome = client.Watch(id, [&](const v1::Job& job) {
-    last = job;
-    if (show) printer.Show(job);
-    return true;
-  });
-  OnInterrupt(nullptr);
+  const Outcome outcome = FollowJob(client, id, show, last);
   if (!outcome.ok()) return Fail(outcome);
   if (last.state() == v1::JOB_STATE_FAILED)
     std::cerr << last.reason() << ": " << last.message() << "\n";

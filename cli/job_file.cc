@@ -234,19 +234,9 @@ std::string FieldInFile(const std::string& field) {
   return field;
 }
 
-absl::StatusOr<int64_t> CheckTokens(const std::string& path, int64_t vocab_size,
-                                    int64_t sample_tokens) {
+absl::Status CheckTokens(const std::string& path, int64_t vocab_size, int64_t sample_tokens) {
   ASSIGN_OR_RETURN(const auto file, data::TokenFile::Open(path, /*verify=*/true));
-  if (file->info().vocabulary > vocab_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": vocabulary of ", file->info().vocabulary,
-                     " is larger than the model's vocab_size = ", vocab_size));
-  }
-  if (file->info().count < sample_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": has ", file->info().count, " tokens, but one sample takes ", sample_tokens));
-  }
-  return file->info().count;
+  return file->CheckFits(vocab_size, sample_tokens);
 }
 
 }  // namespace
@@ -293,10 +283,9 @@ absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::str
 absl::Status CheckData(const v1::JobSpec& spec) {
   ASSIGN_OR_RETURN(const ModelConfig model, ParseModelConfig(spec.model().config_json()));
   const int64_t sample_tokens = spec.data().sequence_length() + 1;
-  RETURN_IF_ERROR(CheckTokens(spec.data().train(), model.vocab_size, sample_tokens).status());
+  RETURN_IF_ERROR(CheckTokens(spec.data().train(), model.vocab_size, sample_tokens));
   if (spec.evaluation().sequences() > 0) {
-    RETURN_IF_ERROR(
-        CheckTokens(spec.data().validation(), model.vocab_size, sample_tokens).status());
+    RETURN_IF_ERROR(CheckTokens(spec.data().validation(), model.vocab_size, sample_tokens));
   }
   return absl::OkStatus();
 }

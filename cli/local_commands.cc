@@ -12,11 +12,11 @@
 #include "cli/client.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/follow.h"
 #include "cli/interrupt.h"
 #include "cli/job_file.h"
 #include "cli/local_cluster.h"
 #include "cli/local_state.h"
-#include "cli/progress.h"
 #include "cli/summary.h"
 #include "common/spec/validate.h"
 
@@ -70,14 +70,7 @@ Outcome RunJob(const LocalCluster& cluster, const v1::JobSpec& spec, v1::Job& la
   Client client(cluster.address());
   Outcome outcome = client.Submit(spec, /*validate_only=*/false, last);
   if (!outcome.ok()) return outcome;
-  OnInterrupt([&client] { client.Interrupt(); });
-  ProgressPrinter printer(IsLiveTerminal(), TerminalOptions());
-  outcome = client.Watch(spec.id(), [&](const v1::Job& job) {
-    last = job;
-    printer.Show(job);
-    return true;
-  });
-  OnInterrupt(nullptr);
+  outcome = FollowJob(client, spec.id(), /*show=*/true, last);
   if (Interrupted()) CancelQuietly(cluster.address(), spec.id());
   return outcome;
 }

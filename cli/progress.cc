@@ -135,8 +135,6 @@ void ProgressPrinter::Show(const v1::Job& job) {
   lines_drawn_ = lines.size();
 }
 
-void ProgressPrinter::Finish() { lines_drawn_ = 0; }
-
 bool IsLiveTerminal() {
   const char* term = getenv("TERM");
   return isatty(STDERR_FILENO) && term != nullptr && strcmp(term, "dumb") != 0;

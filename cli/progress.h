@@ -28,8 +28,6 @@ class ProgressPrinter {
   // `live`: redraw in place.
   ProgressPrinter(bool live, ScreenOptions options);
   void Show(const v1::Job& job);
-  // Leaves the last screen standing.
-  void Finish();
 
  private:
   const bool live_;

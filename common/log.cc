@@ -1,23 +1,27 @@
 #include "common/log.h"
 
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
 
+#include "common/clock.h"
+
 namespace fedshard {
+
+std::string FormatTimestamp(int64_t wall_us) {
+  const time_t seconds = wall_us / 1'000'000;
+  tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[40];
+  const size_t date = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
+  snprintf(text + date, sizeof text - date, ".%03dZ", static_cast<int>(wall_us / 1000 % 1000));
+  return text;
+}
 
 void LogMessage(LogLevel level, const std::string& message) {
   static constexpr const char* kNames[] = {"INFO", "WARNING", "ERROR"};
-  timeval now{};
-  gettimeofday(&now, nullptr);
-  tm utc{};
-  gmtime_r(&now.tv_sec, &utc);
-  char prefix[64];
-  const size_t date = strftime(prefix, sizeof prefix, "%Y-%m-%dT%H:%M:%S", &utc);
-  snprintf(prefix + date, sizeof prefix - date, ".%03dZ ", static_cast<int>(now.tv_usec / 1000));
-  std::string line = prefix;
+  std::string line = FormatTimestamp(SystemClock().Now().wall_us) + " ";
   line += kNames[static_cast<int>(level)];
   line += ' ';
   for (const char c : message) line += c == '\n' ? ' ' : c;

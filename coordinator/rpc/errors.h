@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/spec/error_trailer.h"
 #include "fedshard/v1/error.pb.h"
 
 namespace fedshard::rpc {
-
-inline constexpr char kErrorTrailer[] = "fedshard-error-bin";
 
 // Everything that is wrong with a request, by field.
 struct Violations {

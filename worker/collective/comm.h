@@ -1,8 +1,8 @@
 // Collectives of one process group: the only way the engine and the averager talk to other ranks.
 //
 // Threading: one thread issues all operations, in the same order on every rank. Abort() and
-// traffic() may be called from any thread. Operations are asynchronous: they start at once, and are
-// complete when the ticket's Wait() returned; until then the tensors belong to the operation.
+// bytes_sent() may be called from any thread. Operations are asynchronous: they start at once, and
+// are complete when the ticket's Wait() returned; until then the tensors belong to the operation.
 // Tensors are contiguous, 1-D, on the device of the Comm.
 //
 // Errors: operations and Wait() throw CommError when a peer is gone, the deadline passed or Abort()

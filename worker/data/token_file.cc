@@ -98,6 +98,7 @@ TokenFile::~TokenFile() {
 
 absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& path, bool verify) {
   std::unique_ptr<TokenFile> file(new TokenFile);
+  file->path_ = path;
   ASSIGN_OR_RETURN(const std::string sidecar, SidecarPath(path));
   // Not blocking: a pipe without a writer would hold the caller for ever.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -140,6 +141,19 @@ absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(const std::string& pa
     }
   }
   return file;
+}
+
+absl::Status TokenFile::CheckFits(int64_t vocab_size, int64_t sample_tokens) const {
+  if (info_.vocabulary > vocab_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": vocabulary of ", info_.vocabulary,
+                     " is larger than the model's vocab_size = ", vocab_size));
+  }
+  if (info_.count < sample_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, ": has ", info_.count, " tokens, but one sample takes ", sample_tokens));
+  }
+  return absl::OkStatus();
 }
 
 void TokenFile::Read(int64_t first, int64_t count, int64_t* out) const {

@@ -28,12 +28,17 @@ class TokenFile {
   static absl::StatusOr<std::unique_ptr<TokenFile>> Open(const std::string& path, bool verify);
   ~TokenFile();
 
+  // Whether a model with `vocab_size` can train on windows of `sample_tokens` tokens of it.
+  // INVALID_ARGUMENT names the file and the number that does not fit.
+  absl::Status CheckFits(int64_t vocab_size, int64_t sample_tokens) const;
+
   const TokenFileInfo& info() const { return info_; }
   // Tokens [first, first + count) into `out`.
   void Read(int64_t first, int64_t count, int64_t* out) const;
 
  private:
   TokenFile() = default;
+  std::string path_;
   TokenFileInfo info_;
   const unsigned char* data_ = nullptr;
   size_t bytes_ = 0;

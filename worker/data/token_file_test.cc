@@ -108,6 +108,19 @@ TEST_F(TokenFileTest, Sidecar) {
   Refused(absl::StatusCode::kNotFound, "train.json");
 }
 
+TEST_F(TokenFileTest, FitsTheModelAndTheSample) {
+  Write(std::vector<uint16_t>(33, 5), 256);
+  const auto file = TokenFile::Open(bin_, true);
+  ASSERT_THAT(file, testing::IsOk());
+  EXPECT_THAT((*file)->CheckFits(256, 33), testing::IsOk());
+  EXPECT_THAT((*file)->CheckFits(255, 33),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("train.bin"), HasSubstr("256"))));
+  EXPECT_THAT(
+      (*file)->CheckFits(256, 34),
+      StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("train.bin"), HasSubstr("34"))));
+}
+
 TEST_F(TokenFileTest, Names) {
   EXPECT_THAT(TokenFile::Open(dir_.path() + "/none.bin", true),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none.bin")));

@@ -9,19 +9,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "common/utf8.h"
 
 namespace fedshard::supervisor {
-
-std::string FormatTime(int64_t wall_us) {
-  const time_t seconds = wall_us / 1'000'000;
-  tm utc{};
-  gmtime_r(&seconds, &utc);
-  char text[40];
-  const size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-  snprintf(text + n, sizeof text - n, ".%03dZ", static_cast<int>(wall_us / 1000 % 1000));
-  return text;
-}
 
 int64_t ParseTime(const std::string& line) {
   tm utc{};
@@ -78,7 +69,7 @@ void RankLog::WriteLine() {
   // strings, and one bad byte would make every message with them unreadable.
   line_ = ValidUtf8(std::move(line_));
   // Our own programs stamp their lines; libraries do not.
-  if (ParseTime(line_) < 0) line_ = FormatTime(clock_->Now().wall_us) + " " + line_;
+  if (ParseTime(line_) < 0) line_ = FormatTimestamp(clock_->Now().wall_us) + " " + line_;
   fwrite(line_.data(), 1, line_.size(), file_);
   fputc('\n', file_);
   tail_.push_back(std::exchange(line_, {}));

@@ -39,9 +39,7 @@ class RankLog {
   std::deque<std::string> tail_;
 };
 
-// "2026-01-31T12:00:00.000Z": how log lines begin.
-std::string FormatTime(int64_t wall_us);
-// Wall time in microseconds of a line that begins so; -1 when it does not.
+// Wall time in microseconds of a line that begins as FormatTimestamp() writes; -1 when it does not.
 int64_t ParseTime(const std::string& line);
 
 }  // namespace fedshard::supervisor

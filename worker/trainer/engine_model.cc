@@ -48,17 +48,9 @@ std::unique_ptr<data::TokenFile> OpenTokens(const std::string& path, bool verify
                                             const Settings& settings) {
   auto file = data::TokenFile::Open(path, verify);
   if (!file.ok()) throw Failure("BAD_TOKEN_FILE", std::string(file.status().message()));
-  const data::TokenFileInfo& info = (*file)->info();
-  if (info.vocabulary > settings.model.vocab_size) {
-    throw Failure("BAD_TOKEN_FILE", absl::StrCat(path, ": vocabulary of ", info.vocabulary,
-                                                 " is larger than the model's vocab_size = ",
-                                                 settings.model.vocab_size));
-  }
-  if (info.count < settings.sequence_length + 1) {
-    throw Failure("BAD_TOKEN_FILE",
-                  absl::StrCat(path, ": has ", info.count, " tokens, but one sample takes ",
-                               settings.sequence_length + 1));
-  }
+  const absl::Status fits =
+      (*file)->CheckFits(settings.model.vocab_size, settings.sequence_length + 1);
+  if (!fits.ok()) throw Failure("BAD_TOKEN_FILE", std::string(fits.message()));
   return *std::move(file);
 }
 
