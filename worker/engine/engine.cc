@@ -72,6 +72,8 @@ class Engine::Impl {
   Impl(const EngineOptions& options, collective::Comm& shard, collective::Comm& replica);
 
   void InitializeRandom(uint64_t seed);
+  void Load(StateKind kind, const FillFunction& fill);
+  const std::vector<at::Tensor>& State(StateKind kind) const;
   StepResult Step(const std::vector<at::Tensor>& micro_batches, double learning_rate);
   LossSum Evaluate(const at::Tensor& tokens);
   at::Tensor NextTokenLogits(const at::Tensor& tokens);
@@ -80,6 +82,8 @@ class Engine::Impl {
 
   const ModelLayout& layout() const { return layout_; }
   std::vector<at::Tensor>& masters() { return masters_; }
+  int shard_rank() const { return shard_.rank(); }
+  ShardOptimizer& optimizer() { return optimizer_; }
 
  private:
   // Calls body(); when it throws, waits for all transfers, forgets the step and rethrows.
@@ -141,22 +145,43 @@ auto Engine::Impl::Guarded(Body body) {
 }
 
 void Engine::Impl::InitializeRandom(uint64_t seed) {
-  for (size_t unit = 0; unit < masters_.size(); ++unit) {
+  Load(StateKind::kParameters,
+       [&](const std::string& name, int64_t begin, int64_t count, float* out) {
+         if (layout_.units()[layout_.UnitOf(name)].Find(name).decay) {
+           FillNormal(seed, name, options_.model.initializer_range, begin, count, out);
+         } else {
+           std::fill_n(out, count, 1.0f);
+         }
+       });
+}
+
+void Engine::Impl::Load(StateKind kind, const FillFunction& fill) {
+  const std::vector<at::Tensor>& tensors = State(kind);
+  for (size_t unit = 0; unit < tensors.size(); ++unit) {
     const int index = static_cast<int>(unit);
-    at::Tensor host = at::zeros({layout_.shard_size(index)}, at::kFloat);
-    float* data = host.data_ptr<float>();
+    at::Tensor target = tensors[unit];
+    const bool direct = target.is_cpu() && target.scalar_type() == at::kFloat;
+    at::Tensor host = direct ? target : at::empty({target.numel()}, at::kFloat);
+    host.zero_();
+    float* data = host.mutable_data_ptr<float>();
     for (const ShardPiece& piece : layout_.Pieces(index, shard_.rank())) {
-      const ParameterSpec& parameter = layout_.units()[unit].parameters[piece.parameter];
-      float* out = data + piece.shard_offset;
-      if (parameter.decay) {
-        FillNormal(seed, parameter.name, options_.model.initializer_range, piece.parameter_offset,
-                   piece.length, out);
-      } else {
-        std::fill_n(out, piece.length, 1.0f);
-      }
+      fill(layout_.units()[index].parameters[piece.parameter].name, piece.parameter_offset,
+           piece.length, data + piece.shard_offset);
     }
-    masters_[unit].copy_(host);
+    if (!direct) target.copy_(host);
   }
+}
+
+const std::vector<at::Tensor>& Engine::Impl::State(StateKind kind) const {
+  switch (kind) {
+    case StateKind::kParameters:
+      return masters_;
+    case StateKind::kFirstMoment:
+      return optimizer_.first_moments();
+    case StateKind::kSecondMoment:
+      return optimizer_.second_moments();
+  }
+  TORCH_CHECK(false, "unknown kind of state");
 }
 
 StepResult Engine::Impl::Step(const std::vector<at::Tensor>& micro_batches, double learning_rate) {
@@ -289,6 +314,29 @@ Engine::Engine(const EngineOptions& options, collective::Comm& shard, collective
 Engine::~Engine() = default;
 
 void Engine::InitializeRandom(uint64_t seed) { impl_->InitializeRandom(seed); }
+
+void Engine::Load(StateKind kind, const FillFunction& fill) { impl_->Load(kind, fill); }
+
+std::vector<StateKind> Engine::StateKinds() const {
+  std::vector<StateKind> kinds;
+  for (StateKind kind :
+       {StateKind::kParameters, StateKind::kFirstMoment, StateKind::kSecondMoment}) {
+    if (!impl_->State(kind).empty()) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+const std::vector<at::Tensor>& Engine::State(StateKind kind) const { return impl_->State(kind); }
+
+std::vector<ShardPiece> Engine::Pieces(int unit) const {
+  return impl_->layout().Pieces(unit, impl_->shard_rank());
+}
+
+const ModelLayout& Engine::layout() const { return impl_->layout(); }
+
+int64_t Engine::optimizer_steps() const { return impl_->optimizer().steps(); }
+
+void Engine::set_optimizer_steps(int64_t steps) { impl_->optimizer().set_steps(steps); }
 
 StepResult Engine::Step(const std::vector<at::Tensor>& micro_batches, double learning_rate) {
   return impl_->Step(micro_batches, learning_rate);

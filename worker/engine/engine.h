@@ -16,6 +16,7 @@
 
 #include "common/model_config.h"
 #include "worker/collective/comm.h"
+#include "worker/engine/unit_layout.h"
 
 namespace fedshard::engine {
 
@@ -31,6 +32,12 @@ class NonFiniteError : public std::runtime_error {
   int shard;
 };
 
+enum class Precision { kFp32, kBf16 };
+
+// What of a block's forward pass is computed again in its backward pass instead of being kept:
+// nothing, all but the block's input, or its feed-forward part.
+enum class Recompute { kNone, kBlock, kSelective };
+
 struct OptimizerOptions {
   enum class Type { kAdamW, kSgd };
   Type type = Type::kAdamW;
@@ -40,6 +47,7 @@ struct OptimizerOptions {
   double weight_decay = 0.1;  // Matrices only.
   double clip = 1.0;          // 0 = off.
   double momentum = 0.0;      // SGD.
+  Precision moments = Precision::kFp32;
 };
 
 struct EngineOptions {
@@ -49,6 +57,12 @@ struct EngineOptions {
   int64_t micro_batch = 1;      // B
   int64_t accumulation = 1;     // M
   int64_t loss_chunk_tokens = 256;
+  Precision precision = Precision::kFp32;         // Of the computation; masters are fp32 always.
+  Precision gather_precision = Precision::kFp32;  // On the wire; kBf16 needs `precision` kBf16.
+  Precision reduce_precision = Precision::kFp32;  // On the wire; sums are fp32 always.
+  Recompute recompute = Recompute::kNone;
+  // Gradients of all micro-batches are summed whole on each rank and reduce-scattered once.
+  bool accumulate_locally = false;
   bool poison_buffers = false;  // Debugging: NaN into gather buffers once released.
   bool cuda = false;
   int gpu = 0;
@@ -65,6 +79,14 @@ struct LossSum {
   int64_t tokens = 0;
 };
 
+// What a rank keeps from step to step, each as one flat tensor per unit in the layout of the
+// masters.
+enum class StateKind { kParameters, kFirstMoment, kSecondMoment };
+
+// Writes elements [begin, begin + count) of the logical parameter `parameter` to `out`.
+using FillFunction =
+    std::function<void(const std::string& parameter, int64_t begin, int64_t count, float* out)>;
+
 class Engine {
  public:
   // `shard` and `replica` as in MeshComms. Allocates everything that a step needs.
@@ -74,6 +96,21 @@ class Engine {
   // Weights from the seed, the same for every mesh: each logical tensor has its own stream derived
   // from (seed, tensor name).
   void InitializeRandom(uint64_t seed);
+
+  // This rank's part of `kind`, piece by piece from `fill`; padding is zeroed. Throws what `fill`
+  // throws; the state is undefined then.
+  void Load(StateKind kind, const FillFunction& fill);
+
+  // The kinds that this engine's optimizer has.
+  std::vector<StateKind> StateKinds() const;
+  // fp32, or bf16 for moments kept so. Valid for the engine's life; may be written between steps.
+  const std::vector<at::Tensor>& State(StateKind kind) const;
+  // Which parts of logical parameters the shard of `unit` holds; where in the shard.
+  std::vector<ShardPiece> Pieces(int unit) const;
+  const ModelLayout& layout() const;
+  // Steps of the optimizer: without those that were not finite.
+  int64_t optimizer_steps() const;
+  void set_optimizer_steps(int64_t steps);
 
   // One optimizer step. micro_batches: M tensors [B, T+1] of this rank.
   // Global micro-batch ids: id = r*(M*S) + m*S + s; sums follow the pairwise tree over ids.

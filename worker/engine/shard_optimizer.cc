@@ -8,6 +8,11 @@ ShardOptimizer::ShardOptimizer(const OptimizerOptions& options, const ModelLayou
                                int shard, const std::vector<at::Tensor>& masters)
     : options_(options) {
   decay_.weight_decay = options.weight_decay;
+  const bool adamw = options.type == OptimizerOptions::Type::kAdamW;
+  for (const at::Tensor& master : masters) {
+    if (adamw || options.momentum != 0) first_moments_.push_back(at::zeros_like(master));
+    if (adamw) second_moments_.push_back(at::zeros_like(master));
+  }
   for (size_t unit = 0; unit < masters.size(); ++unit) {
     const int index = static_cast<int>(unit);
     const int64_t boundary = layout.DecayElements(index, shard);
@@ -23,17 +28,17 @@ void ShardOptimizer::AddPart(Range& range, int unit, int64_t begin, int64_t end,
   range.units.push_back(unit);
   range.begins.push_back(begin);
   range.masters.push_back(master.narrow(0, begin, end - begin));
-  if (options_.type == OptimizerOptions::Type::kAdamW || options_.momentum != 0) {
-    range.first_moments.push_back(at::zeros({end - begin}, master.options()));
+  if (!first_moments_.empty()) {
+    range.first_moments.push_back(first_moments_[unit].narrow(0, begin, end - begin));
   }
-  if (options_.type == OptimizerOptions::Type::kAdamW) {
-    range.second_moments.push_back(at::zeros({end - begin}, master.options()));
+  if (!second_moments_.empty()) {
+    range.second_moments.push_back(second_moments_[unit].narrow(0, begin, end - begin));
   }
 }
 
 void ShardOptimizer::Step(const std::vector<at::Tensor>& gradients, double learning_rate) {
   const at::NoGradGuard no_grad;
-  steps_.add_(1);
+  set_steps(step_count_ + 1);
   for (Range* range : {&decay_, &no_decay_}) {
     if (range->masters.empty()) continue;
     std::vector<at::Tensor> parts;
@@ -47,6 +52,11 @@ void ShardOptimizer::Step(const std::vector<at::Tensor>& gradients, double learn
       StepSgd(*range, parts, learning_rate);
     }
   }
+}
+
+void ShardOptimizer::set_steps(int64_t steps) {
+  step_count_ = steps;
+  steps_.fill_(static_cast<double>(steps));
 }
 
 void ShardOptimizer::StepAdamW(Range& range, std::vector<at::Tensor>& gradients,

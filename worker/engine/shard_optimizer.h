@@ -21,6 +21,14 @@ class ShardOptimizer {
   // `gradients`: as `masters`; overwritten.
   void Step(const std::vector<at::Tensor>& gradients, double learning_rate);
 
+  // One tensor per unit, as `masters`; empty when this optimizer keeps none. First moments: of the
+  // gradient (AdamW), or the momentum buffer (SGD). May be written between steps.
+  const std::vector<at::Tensor>& first_moments() const { return first_moments_; }
+  const std::vector<at::Tensor>& second_moments() const { return second_moments_; }
+  // Steps made: the argument of AdamW's bias correction.
+  int64_t steps() const { return step_count_; }
+  void set_steps(int64_t steps);
+
  private:
   // The same part of every unit's shard: that with decay, or that without.
   struct Range {
@@ -28,7 +36,7 @@ class ShardOptimizer {
     std::vector<int> units;
     std::vector<int64_t> begins;
     std::vector<at::Tensor> masters;
-    std::vector<at::Tensor> first_moments;  // AdamW: of the gradient; SGD: the momentum buffer.
+    std::vector<at::Tensor> first_moments;  // Views of the whole ones.
     std::vector<at::Tensor> second_moments;
   };
 
@@ -37,8 +45,11 @@ class ShardOptimizer {
   void StepSgd(Range& range, std::vector<at::Tensor>& gradients, double learning_rate);
 
   OptimizerOptions options_;
+  std::vector<at::Tensor> first_moments_;
+  std::vector<at::Tensor> second_moments_;
   Range decay_;
   Range no_decay_;
+  int64_t step_count_ = 0;
   at::Tensor steps_;  // float []; what the fused kernel wants.
 };
 

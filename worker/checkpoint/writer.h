@@ -1,0 +1,67 @@
+// Writes one rank's part of checkpoints, in the background. Protocol between ranks is the shared
+// directory alone, so that no collective and no training thread waits for a disk:
+//
+//  1. every rank that stores something writes its file into DIRECTORY/NAME.partial-ATTEMPT, fsyncs,
+//     then a description of it (NAME.json) by fsync and rename: one writer per file;
+//  2. the first rank waits for all descriptions, with a deadline, writes manifest.json the same
+//     way, renames the folder to DIRECTORY/NAME, fsyncs DIRECTORY, and deletes what `keep` no
+//     longer covers, and partial folders of former attempts.
+//
+// Owned by the training thread; Start() copies the state and returns; a thread of its own writes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/checkpoint/manifest.h"
+
+namespace fedshard::checkpoint {
+
+struct WriterOptions {
+  std::string directory;
+  int64_t keep = 3;                    // The newest complete ones; 0 = all.
+  std::string attempt;                 // The same on all ranks and different in each life of a job.
+  bool leader = false;                 // Writes the manifest.
+  std::string file_stem;               // "group-0-shard-1"; empty = this rank stores nothing.
+  std::vector<std::string> all_stems;  // Of every rank that stores something.
+  int64_t chunk_bytes = 4 << 20;
+  int64_t deadline_ms = 600'000;  // Of the leader's wait for the others.
+};
+
+// A flat tensor to store: host memory that is copied by Start().
+struct TensorToStore {
+  FlatTensor description;  // `elements` and `dtype` say how much lies at `data`.
+  const void* data = nullptr;
+};
+
+struct WriteResult {
+  int64_t step = 0;
+  std::string path;    // Of the complete checkpoint.
+  int64_t bytes = 0;   // Of all ranks' files.
+  double seconds = 0;  // From Start to the manifest.
+  std::string error;   // Empty = complete.
+};
+
+class CheckpointWriter {
+ public:
+  // `done` is called from the writer's thread: on the leader with the outcome of each checkpoint,
+  // on other ranks only with errors of their own part.
+  CheckpointWriter(WriterOptions options, std::function<void(const WriteResult&)> done);
+  // Finishes what was started.
+  ~CheckpointWriter();
+
+  // Copies the tensors and begins to write. Waits for the former checkpoint first: at most one copy
+  // exists. `manifest`: everything but the files.
+  void Start(const Manifest& manifest, const std::vector<TensorToStore>& tensors);
+  // Until everything started is on disk (or failed).
+  void Wait();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fedshard::checkpoint
