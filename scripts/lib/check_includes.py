@@ -22,12 +22,13 @@ ALLOWED = {
     "worker/engine": ["common", "worker/kernels", "worker/collective"],
     "worker/federation": ["worker/collective"],
     "worker/data": ["common"],
+    "worker/checkpoint": ["common", "worker/engine"],
     "worker/trainer": ["common", "common/spec", "proto", "worker/engine", "worker/collective", "worker/federation",
-                       "worker/data"],
-    "cli": ["common", "common/spec", "proto", "worker/data"],
+                       "worker/data", "worker/checkpoint"],
+    "cli": ["common", "common/spec", "proto", "worker/data", "worker/checkpoint"],
     "bench": ["common", "worker/engine", "worker/collective", "worker/kernels", "worker/federation"],
     "tests": ["common", "coordinator/core", "coordinator/storage", "worker/engine", "worker/collective",
-              "worker/federation", "worker/kernels"],
+              "worker/federation", "worker/kernels", "worker/checkpoint"],
     "cmake": [],
 }
 # Rooms that must build with LibTorch alone.

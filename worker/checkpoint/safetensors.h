@@ -4,7 +4,8 @@
 // data). Files are untrusted input: every size is checked before it is used.
 //
 // Errors: NOT_FOUND (no such file or tensor), DATA_LOSS (truncated or garbled; names file and what
-// is wrong), INVALID_ARGUMENT, INTERNAL (I/O), RESOURCE_EXHAUSTED (disk full).
+// is wrong), INVALID_ARGUMENT (an element type other than these, no regular file, programming
+// errors; names file and tensor), INTERNAL (I/O), RESOURCE_EXHAUSTED (disk full).
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/checkpoint/dtype.h"
 
 namespace fedshard::checkpoint {
-
-enum class DType { kF32, kF16, kBF16 };
-
-int64_t BytesOf(DType dtype);
-std::string DTypeName(DType dtype);  // "F32", as in the header.
 
 struct StoredTensor {
   std::string name;
@@ -63,8 +60,8 @@ class SafetensorsReader {
 // One file, written once. Not thread-safe.
 class SafetensorsWriter {
  public:
-  // Creates `path` and writes the header; `tensors` in the order of their data (offset and bytes
-  // are filled in here).
+  // Creates `path`, or empties it, and writes the header; `tensors` in the order of their data
+  // (offset and bytes are filled in here).
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, std::vector<StoredTensor> tensors,
       const std::map<std::string, std::string>& metadata);
@@ -80,6 +77,9 @@ class SafetensorsWriter {
 
  private:
   SafetensorsWriter() = default;
+  // The first tensor that is not complete; null at the end.
+  const StoredTensor* Current();
+  absl::Status TooMuch() const;
 
   std::string path_;
   int fd_ = -1;
@@ -87,9 +87,5 @@ class SafetensorsWriter {
   size_t current_ = 0;
   int64_t written_ = 0;  // Bytes of the current tensor.
 };
-
-// Elements [0, count) between fp32 and a dtype; bf16 and f16 round to nearest even.
-void ToFloats(DType dtype, const void* in, int64_t count, float* out);
-void FromFloats(DType dtype, const float* in, int64_t count, void* out);
 
 }  // namespace fedshard::checkpoint
