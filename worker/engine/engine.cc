@@ -156,20 +156,7 @@ void Engine::Impl::InitializeRandom(uint64_t seed) {
 }
 
 void Engine::Impl::Load(StateKind kind, const FillFunction& fill) {
-  const std::vector<at::Tensor>& tensors = State(kind);
-  for (size_t unit = 0; unit < tensors.size(); ++unit) {
-    const int index = static_cast<int>(unit);
-    at::Tensor target = tensors[unit];
-    const bool direct = target.is_cpu() && target.scalar_type() == at::kFloat;
-    at::Tensor host = direct ? target : at::empty({target.numel()}, at::kFloat);
-    host.zero_();
-    float* data = host.mutable_data_ptr<float>();
-    for (const ShardPiece& piece : layout_.Pieces(index, shard_.rank())) {
-      fill(layout_.units()[index].parameters[piece.parameter].name, piece.parameter_offset,
-           piece.length, data + piece.shard_offset);
-    }
-    if (!direct) target.copy_(host);
-  }
+  LoadShards(layout_, shard_.rank(), fill, State(kind));
 }
 
 const std::vector<at::Tensor>& Engine::Impl::State(StateKind kind) const {

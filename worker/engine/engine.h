@@ -8,7 +8,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -16,6 +15,7 @@
 
 #include "common/model_config.h"
 #include "worker/collective/comm.h"
+#include "worker/engine/shard_loading.h"
 #include "worker/engine/unit_layout.h"
 
 namespace fedshard::engine {
@@ -82,10 +82,6 @@ struct LossSum {
 // What a rank keeps from step to step, each as one flat tensor per unit in the layout of the
 // masters.
 enum class StateKind { kParameters, kFirstMoment, kSecondMoment };
-
-// Writes elements [begin, begin + count) of the logical parameter `parameter` to `out`.
-using FillFunction =
-    std::function<void(const std::string& parameter, int64_t begin, int64_t count, float* out)>;
 
 class Engine {
  public:

@@ -31,7 +31,17 @@ at::Tensor InferencePass::NextTokenLogits(const at::Tensor& tokens) {
   return logits;
 }
 
-at::Tensor InferencePass::Hidden(const at::Tensor& inputs) {
+at::Tensor InferencePass::Decode(const at::Tensor& tokens, const KeyValueCache& cache) {
+  const at::NoGradGuard no_grad;
+  const int64_t batch = tokens.size(0), length = tokens.size(1);
+  const at::Tensor hidden = Hidden(tokens, &cache).view({batch, length, -1});
+  const at::Tensor last = hidden.select(1, length - 1).contiguous();
+  const at::Tensor logits = kernels::TimesTransposed(last, weights_.head);
+  ReleaseHead();
+  return logits;
+}
+
+at::Tensor InferencePass::Hidden(const at::Tensor& inputs, const KeyValueCache* cache) {
   gatherer_.Start(layout_.embedding_unit());
   gatherer_.Wait(layout_.embedding_unit());
   gatherer_.Start(layout_.block_unit(0));
@@ -45,7 +55,12 @@ at::Tensor InferencePass::Hidden(const at::Tensor& inputs) {
     } else if (!layout_.tied()) {
       gatherer_.Start(layout_.head_unit());
     }
-    x = model_.Block(x, weights_.blocks[block], inputs.size(0));
+    if (cache == nullptr) {
+      x = model_.Block(x, weights_.blocks[block], inputs.size(0));
+    } else {
+      const BlockCache of_block = cache->Of(block);
+      x = model_.Block(x, weights_.blocks[block], inputs.size(0), &of_block);
+    }
     gatherer_.Release(unit);
   }
   gatherer_.Wait(layout_.head_unit());

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/engine/key_value_cache.h"
 #include "worker/engine/llama.h"
 #include "worker/engine/training_pass.h"
 #include "worker/engine/unit_gatherer.h"
@@ -20,11 +21,14 @@ class InferencePass {
   double LossSum(const at::Tensor& tokens);
   // tokens: int64 [n]. Logits [V] after the last of them.
   at::Tensor NextTokenLogits(const at::Tensor& tokens);
+  // tokens: int64 [B, n], which follow those in the cache. Logits [B, V] after the last of each
+  // row; the cache then has their keys and values, but its length is left to the caller.
+  at::Tensor Decode(const at::Tensor& tokens, const KeyValueCache& cache);
 
  private:
-  // Normalised output of the last block, [B * T, D], for inputs [B, T]; the head is gathered and
-  // waits for its release.
-  at::Tensor Hidden(const at::Tensor& inputs);
+  // Normalised output of the last block, [B * T, D], for inputs [B, T], which follow those in the
+  // cache when there is one; the head is gathered and waits for its release.
+  at::Tensor Hidden(const at::Tensor& inputs, const KeyValueCache* cache = nullptr);
   void ReleaseHead();
 
   const ModelLayout& layout_;

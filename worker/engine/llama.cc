@@ -26,6 +26,12 @@ at::Tensor Repeat(const at::Tensor& x, int64_t times) {
       .reshape({x.size(0), x.size(1) * times, x.size(2), x.size(3)});
 }
 
+// Writes `x` behind the first `length` rows of `space`; all rows that are there then.
+at::Tensor Append(const at::Tensor& space, int64_t length, const at::Tensor& x) {
+  space.narrow(2, length, x.size(2)).copy_(x);
+  return space.narrow(2, 0, length + x.size(2));
+}
+
 }  // namespace
 
 at::Tensor WeightView::Of(const at::Tensor& unit) const {
@@ -60,9 +66,10 @@ Llama::Llama(const ModelConfig& config, int64_t length, at::Device device) : con
   sine_ = angles.to(at::kDouble).sin().to(at::kFloat).to(device);
 }
 
-at::Tensor Llama::Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch) const {
+at::Tensor Llama::Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch,
+                        const BlockCache* cache) const {
   const at::Tensor normed = kernels::RmsNorm(x, weights.input_norm, config_.rms_norm_eps);
-  const at::Tensor attended = Attention(kernels::Linear(normed, weights.qkv), batch);
+  const at::Tensor attended = Attention(kernels::Linear(normed, weights.qkv), batch, cache);
   const at::Tensor middle = kernels::Linear(attended, weights.output, x);
   const at::Tensor again =
       kernels::RmsNorm(middle, weights.post_attention_norm, config_.rms_norm_eps);
@@ -74,13 +81,20 @@ at::Tensor Llama::FinalNorm(const at::Tensor& x, const at::Tensor& weight) const
   return kernels::RmsNorm(x, weight, config_.rms_norm_eps);
 }
 
-at::Tensor Llama::Attention(const at::Tensor& qkv, int64_t batch) const {
+at::Tensor Llama::Attention(const at::Tensor& qkv, int64_t batch, const BlockCache* cache) const {
   const int64_t heads = config_.num_attention_heads;
   const int64_t key_heads = config_.num_key_value_heads;
-  auto [q, k, v] = kernels::RotaryQkv(qkv, cosine_, sine_, batch, heads, key_heads);
+  const int64_t length = qkv.size(0) / batch;
+  const int64_t past = cache == nullptr ? 0 : cache->length;
+  auto [q, k, v] = kernels::RotaryQkv(qkv, cosine_.narrow(0, past, length),
+                                      sine_.narrow(0, past, length), batch, heads, key_heads);
   q = q.transpose(1, 2);  // [batch, heads, T, head_dim]
   k = k.transpose(1, 2);
   v = v.transpose(1, 2);
+  if (cache != nullptr) {
+    k = Append(cache->keys, past, k);
+    v = Append(cache->values, past, v);
+  }
   bool grouped = heads != key_heads;
   if (grouped && !q.is_cpu()) {
     // In fp32 no fused CUDA kernel takes grouped heads; three times slower than expanding them.
@@ -88,9 +102,13 @@ at::Tensor Llama::Attention(const at::Tensor& qkv, int64_t batch) const {
     v = Repeat(v, heads / key_heads);
     grouped = false;
   }
+  std::optional<at::Tensor> mask;  // Needed by several rows after others: "causal" is for squares.
+  if (past > 0 && length > 1) {
+    mask = at::ones({length, past + length}, q.options().dtype(at::kBool)).tril(past);
+  }
   const at::Tensor attended =
-      at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                       /*is_causal=*/true, /*scale=*/std::nullopt, grouped);
+      at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, /*is_causal=*/past == 0,
+                                       /*scale=*/std::nullopt, grouped);
   return attended.transpose(1, 2).reshape({qkv.size(0), heads * config_.head_dim});
 }
 

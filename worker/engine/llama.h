@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/model_config.h"
+#include "worker/engine/key_value_cache.h"
 #include "worker/engine/unit_layout.h"
 
 namespace fedshard::engine {
@@ -43,11 +44,13 @@ class Llama {
   // length: the longest sequence, T.
   Llama(const ModelConfig& config, int64_t length, at::Device device);
 
-  at::Tensor Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch) const;
+  // With a cache the rows follow the tokens in it, and their keys and values are written there.
+  at::Tensor Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch,
+                   const BlockCache* cache = nullptr) const;
   at::Tensor FinalNorm(const at::Tensor& x, const at::Tensor& weight) const;
 
  private:
-  at::Tensor Attention(const at::Tensor& qkv, int64_t batch) const;
+  at::Tensor Attention(const at::Tensor& qkv, int64_t batch, const BlockCache* cache) const;
 
   const ModelConfig config_;
   at::Tensor cosine_;  // [T, head_dim / 2]
