@@ -192,7 +192,8 @@ class EngineModel : public RankModel {
                      at::kLong)
               .contiguous());
       const float* values = logits.const_data_ptr<float>();
-      uint64_t token = PickToken({values, values + logits.numel()}, sample.temperature, random);
+      uint64_t token =
+          PickToken({values, values + logits.numel()}, {sample.temperature, 1}, random);
       // The first shard's choice holds, whatever CPU the others have.
       token = comms_->shard->AllGatherWords({token})[0][0];
       context.push_back(static_cast<int64_t>(token));

@@ -1,5 +1,5 @@
-// The small pure parts of the trainer: who evaluates which windows, picking tokens, and settings
-// from a specification.
+// The small pure parts of the trainer: who evaluates which windows, and settings from a
+// specification.
 #include <gmock/gmock.h>
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,6 @@
 #include "common/testing/status_matchers.h"
 #include "fedshard/v1/job.pb.h"
 #include "worker/trainer/evaluation_plan.h"
-#include "worker/trainer/sampling.h"
 #include "worker/trainer/settings.h"
 
 namespace fedshard::trainer {
@@ -37,30 +36,6 @@ TEST(EvaluationWindows, EveryWindowOnceAndEqualCallsInAGroup) {
       for (const auto& [group, counts] : calls) EXPECT_EQ(counts.size(), 1u);
     }
   }
-}
-
-TEST(PickToken, GreedyTakesTheFirstLargest) {
-  std::mt19937_64 random(1);
-  EXPECT_EQ(PickToken({0.f, 3.f, -1.f, 3.f}, 0, random), 1u);
-}
-
-TEST(PickToken, FollowsTheDistributionAndTheSeed) {
-  std::mt19937_64 random(5), same(5);
-  std::map<uint32_t, int> counts;
-  const int draws = 20'000;
-  for (int i = 0; i < draws; ++i) {
-    const uint32_t token = PickToken({0.f, std::log(3.f), -50.f}, 1.0, random);
-    EXPECT_EQ(token, PickToken({0.f, std::log(3.f), -50.f}, 1.0, same));
-    ++counts[token];
-  }
-  // Probabilities 1/4 and 3/4; five standard errors.
-  EXPECT_NEAR(counts[0], draws / 4, 5 * std::sqrt(draws * 3.0 / 16));
-  EXPECT_EQ(counts[2], 0);
-}
-
-TEST(PickToken, LargeLogitsDoNotOverflow) {
-  std::mt19937_64 random(1);
-  EXPECT_EQ(PickToken({1e30f, -1e30f}, 0.5, random), 0u);
 }
 
 v1::JobSpec Spec() {
