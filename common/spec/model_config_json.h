@@ -9,8 +9,8 @@
 namespace fedshard {
 
 // INVALID_ARGUMENT names the field. Fields that would change the mathematics and are not supported
-// (rope scaling, biases, sliding windows, other activations) are refused, never ignored; fields
-// about files, tokenizers and generation are accepted.
+// (biases, sliding windows, other activations or kinds of rope scaling) are refused, never ignored;
+// fields about files, tokenizers and generation are accepted.
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json);
 
 }  // namespace fedshard

@@ -63,7 +63,9 @@ TEST(ModelConfigJson, RefusesByField) {
       {"num_hidden_layers", 100000},
       {"rms_norm_eps", 0},
       {"rope_theta", "x"},
-      {"rope_scaling", {{"rope_type", "llama3"}}},
+      {"rope_scaling", 8},
+      {"rope_interleaved", true},
+      {"model_type", "mistral"},
       {"attention_bias", true},
       {"mlp_bias", true},
       {"hidden_act", "gelu"},
@@ -114,12 +116,27 @@ TEST(ModelConfigJson, ShowsNoNestedValueInItsErrors) {
   // A recursive printer would leave the stack here.
   constexpr int kDepth = 500'000;
   std::string text = Llama().dump();
-  const std::string none = R"("rope_scaling":null)";
+  const std::string none = R"("tie_word_embeddings":false)";
   text.replace(text.find(none), none.size(),
-               R"("rope_scaling":)" + std::string(kDepth, '[') + std::string(kDepth, ']'));
+               R"("quantization_config":)" + std::string(kDepth, '[') + std::string(kDepth, ']'));
   EXPECT_THAT(ParseModelConfig(text),
               testing::StatusIs(absl::StatusCode::kInvalidArgument,
-                                StartsWith("rope_scaling: is not supported with an array")));
+                                StartsWith("quantization_config: is not supported with an array")));
+}
+
+TEST(ModelConfigJson, AMistralsDefaultsAreNotALlamas) {
+  json config = Llama();
+  config["architectures"] = {"MistralForCausalLM"};
+  config["model_type"] = "mistral";
+  config["sliding_window"] = nullptr;
+  EXPECT_THAT(ParseModelConfig(config.dump()), testing::IsOk());
+  for (const char* field : {"sliding_window", "num_key_value_heads", "max_position_embeddings"}) {
+    json without = config;
+    without.erase(field);
+    EXPECT_THAT(ParseModelConfig(without.dump()),
+                testing::StatusIs(absl::StatusCode::kInvalidArgument,
+                                  StartsWith(std::string(field) + ": is missing, and a Mistral")));
+  }
 }
 
 TEST(ModelConfigJson, RefusesWhatIsNoConfiguration) {

@@ -2,8 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
-
+#include "worker/engine/rotary_frequencies.h"
 #include "worker/kernels/matrix_product.h"
 #include "worker/kernels/rms_norm.h"
 #include "worker/kernels/rotary.h"
@@ -53,13 +52,12 @@ std::vector<WeightView> BlockWeightViews(const UnitLayout& block) {
 
 Llama::Llama(const ModelConfig& config, int64_t length, at::Device device) : config_(config) {
   const int64_t half = config.head_dim / 2;
+  const std::vector<float> frequencies = RotaryFrequencies(config);
   at::Tensor angles = at::empty({length, half}, at::kFloat);
   float* angle = angles.data_ptr<float>();
   for (int64_t position = 0; position < length; ++position) {
     for (int64_t i = 0; i < half; ++i) {
-      const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
-      const float frequency = static_cast<float>(1.0 / std::pow(config.rope_theta, exponent));
-      angle[position * half + i] = static_cast<float>(position) * frequency;
+      angle[position * half + i] = static_cast<float>(position) * frequencies[i];
     }
   }
   cosine_ = angles.to(at::kDouble).cos().to(at::kFloat).to(device);
