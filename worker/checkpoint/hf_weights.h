@@ -16,9 +16,10 @@ namespace fedshard::checkpoint {
 
 class HfWeights : public ParameterSource {
  public:
-  // Checks that the folder has every parameter of `model` in its shape, and nothing else that would
-  // change the mathematics (buffers like rotary_emb.inv_freq are ignored; with tied embeddings a
-  // stored lm_head.weight is too). INVALID_ARGUMENT names the tensor.
+  // Where both are there, the single file counts, as in transformers. Checks that the folder has
+  // every parameter of `model` in its shape, and nothing else that would change the mathematics
+  // (buffers like rotary_emb.inv_freq are ignored; with tied embeddings a stored lm_head.weight is
+  // too). INVALID_ARGUMENT names the tensor; NOT_FOUND and DATA_LOSS the file.
   static absl::StatusOr<std::unique_ptr<HfWeights>> Open(const std::string& directory,
                                                          const ModelConfig& model);
 
@@ -28,6 +29,11 @@ class HfWeights : public ParameterSource {
  private:
   HfWeights() = default;
 
+  absl::Status OpenFile(const std::string& name);
+  absl::Status OpenIndexed(const std::string& index);
+  absl::Status CheckModel(const ModelConfig& model) const;
+
+  std::string directory_;
   std::map<std::string, std::unique_ptr<SafetensorsReader>> files_;  // By file name.
   std::map<std::string, const SafetensorsReader*> file_of_parameter_;
 };
