@@ -22,7 +22,7 @@ ALLOWED = {
     "worker/engine": ["common", "worker/kernels", "worker/collective"],
     "worker/federation": ["worker/collective"],
     "worker/data": ["common"],
-    "worker/checkpoint": ["common", "worker/engine"],
+    "worker/checkpoint": ["common", "worker/collective", "worker/engine"],
     "worker/trainer": ["common", "common/spec", "proto", "worker/engine", "worker/collective", "worker/federation",
                        "worker/data", "worker/checkpoint"],
     "cli": ["common", "common/spec", "proto", "worker/data", "worker/checkpoint"],

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace fedshard::checkpoint {
 
 inline constexpr int kFormatVersion = 1;
 inline constexpr char kManifestName[] = "manifest.json";
+inline constexpr int64_t kMaxManifestBytes = 256 << 20;
 
 // Elements [begin, begin + length) of a logical parameter, and where they lie.
 struct Piece {
@@ -63,11 +65,20 @@ struct Manifest {
   std::vector<ManifestFile> files;
 };
 
+// Both texts carry a checksum of themselves, so that a garbled one is never taken for another.
 std::string ToJson(const Manifest& manifest);
-// DATA_LOSS names the field; UNIMPLEMENTED for a newer format version.
+// Strict, since files are untrusted: sizes, file names, pieces outside their tensor or over each
+// other. DATA_LOSS names the field ("files[2].tensors[0].pieces[1].length: …"); UNIMPLEMENTED for a
+// newer format version.
 absl::StatusOr<Manifest> ParseManifest(const std::string& json);
+
+// One file's part of a manifest: what each writer leaves for the one that writes the manifest.
+std::string ToJson(const ManifestFile& file);
+absl::StatusOr<ManifestFile> ParseManifestFile(const std::string& json);
 
 // "step-00000400" for 400.
 std::string CheckpointName(int64_t step);
+// The step of such a name; nothing for any other.
+std::optional<int64_t> StepOfName(const std::string& name);
 
 }  // namespace fedshard::checkpoint

@@ -1,13 +1,18 @@
 // Writes one rank's part of checkpoints, in the background. Protocol between ranks is the shared
 // directory alone, so that no collective and no training thread waits for a disk:
 //
-//  1. every rank that stores something writes its file into DIRECTORY/NAME.partial-ATTEMPT, fsyncs,
-//     then a description of it (NAME.json) by fsync and rename: one writer per file;
-//  2. the first rank waits for all descriptions, with a deadline, writes manifest.json the same
-//     way, renames the folder to DIRECTORY/NAME, fsyncs DIRECTORY, and deletes what `keep` no
-//     longer covers, and partial folders of former attempts.
+//  1. every rank that stores something writes FILE into DIRECTORY/NAME.partial-ATTEMPT, by fsync
+//     and rename, then its description FILE.json in the same way (or FILE.failed with the error):
+//     one writer per file;
+//  2. the leader waits for all descriptions, with a deadline, writes manifest.json the same way,
+//     renames the folder to DIRECTORY/NAME, fsyncs DIRECTORY, and deletes what `keep` no longer
+//     covers. When a part is missing, it removes the whole folder.
+//
+// The first thing that the leader of an attempt writes is preceded by removing what former attempts
+// left half-done. A checkpoint of this job that has the same step is replaced in one step.
 //
 // Owned by the training thread; Start() copies the state and returns; a thread of its own writes.
+// Trouble with the disk never throws and never leaves a folder that looks complete: it is reported.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +27,9 @@ namespace fedshard::checkpoint {
 
 struct WriterOptions {
   std::string directory;
-  int64_t keep = 3;                    // The newest complete ones; 0 = all.
-  std::string attempt;                 // The same on all ranks and different in each life of a job.
+  int64_t keep = 3;  // The newest complete ones of this job; 0 = all.
+  // The same on all ranks and different in each life of a job: letters, digits, "-" and "_".
+  std::string attempt;
   bool leader = false;                 // Writes the manifest.
   std::string file_stem;               // "group-0-shard-1"; empty = this rank stores nothing.
   std::vector<std::string> all_stems;  // Of every rank that stores something.
@@ -42,7 +48,7 @@ struct WriteResult {
   std::string path;    // Of the complete checkpoint.
   int64_t bytes = 0;   // Of all ranks' files.
   double seconds = 0;  // From Start to the manifest.
-  std::string error;   // Empty = complete.
+  std::string error;   // Empty = complete. Else names the path and the system's error.
 };
 
 class CheckpointWriter {
@@ -54,7 +60,8 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   // Copies the tensors and begins to write. Waits for the former checkpoint first: at most one copy
-  // exists. `manifest`: everything but the files.
+  // exists, and it is kept for the next. `manifest`: everything but the files; an empty `created`
+  // or `version` is filled in.
   void Start(const Manifest& manifest, const std::vector<TensorToStore>& tensors);
   // Until everything started is on disk (or failed).
   void Wait();

@@ -1,0 +1,39 @@
+// A job's checkpoint directory: which folders in it are checkpoints, which are left over, and what
+// may be deleted. Used by one rank of a job at a time (its leader). Private to this room.
+//
+//   step-00000400                    a checkpoint, if it has a manifest
+//   step-00000400.partial-ATTEMPT    being written
+//   step-00000400.replaced-ATTEMPT   had the name until the same step was written again
+//   step-00000400.deleted-ATTEMPT    on its way out
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace fedshard::checkpoint {
+
+struct JobDirectory {
+  std::string directory;
+  std::string job;
+  std::string attempt;
+
+  std::string PathOf(int64_t step) const;
+  std::string PartialPathOf(int64_t step) const;
+  std::string ReplacedPathOf(int64_t step) const;
+  std::string DeletedPathOf(int64_t step) const;
+};
+
+// At the start of a life: removes what former attempts left half-done, which also keeps a writer of
+// a former attempt that still runs from completing anything. A replaced checkpoint whose successor
+// never came gets its name back.
+absl::Status RemoveLeftovers(const JobDirectory& place);
+// FAILED_PRECONDITION when another job's checkpoint, or one of a newer format, has the name.
+absl::Status CheckReplaceable(const JobDirectory& place, int64_t step);
+// After `step` was published: keeps it and the newest before it, `keep` in all (0: all of them).
+// Newer ones, those of other jobs and those without a readable manifest are not touched. Also
+// removes what this attempt left behind for earlier steps.
+absl::Status Prune(const JobDirectory& place, int64_t step, int64_t keep);
+
+}  // namespace fedshard::checkpoint

@@ -1,0 +1,90 @@
+#include "worker/checkpoint/writer.h"
+
+#include <cstring>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "worker/checkpoint/checkpoint_job.h"
+
+namespace fedshard::checkpoint {
+
+struct CheckpointWriter::Impl {
+  Impl(WriterOptions options, std::function<void(const WriteResult&)> done)
+      : job(std::move(options)), done(std::move(done)), thread([this] { Run(); }) {}
+
+  void Run() {
+    mu.Lock();
+    while (true) {
+      while (!pending && !stop) changed.Wait(mu);
+      if (!pending) break;
+      mu.Unlock();
+      const WriteResult result = job.Write(*pending);  // `pending` is left alone until it is reset.
+      if (job.IsLeader() || !result.error.empty()) done(result);
+      mu.Lock();
+      pending.reset();
+      changed.NotifyAll();
+    }
+    mu.Unlock();
+  }
+
+  CheckpointJob job;  // Used by `thread` alone.
+  const std::function<void(const WriteResult&)> done;
+  // The copied state. Written by Start while nothing is pending, read by `thread` while it is.
+  std::vector<char> copy;
+
+  Mutex mu;
+  CondVar changed;
+  bool stop GUARDED_BY(mu) = false;
+  std::optional<CheckpointRequest> pending;  // Set and reset under mu.
+  std::thread thread;                        // Last: uses all of the above.
+};
+
+CheckpointWriter::CheckpointWriter(WriterOptions options,
+                                   std::function<void(const WriteResult&)> done)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(done))) {}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    MutexLock lock(impl_->mu);
+    impl_->stop = true;
+    impl_->changed.NotifyAll();
+  }
+  impl_->thread.join();
+}
+
+void CheckpointWriter::Start(const Manifest& manifest, const std::vector<TensorToStore>& tensors) {
+  Wait();
+  CheckpointRequest request;
+  request.manifest = manifest;
+  request.started_us = SystemClock().Now().steady_us;
+  size_t bytes = 0;
+  for (const TensorToStore& tensor : tensors) {
+    request.tensors.push_back(tensor.description);
+    bytes += static_cast<size_t>(BytesIn(tensor.description));
+  }
+  try {
+    impl_->copy.resize(bytes);
+    char* to = impl_->copy.data();
+    for (const TensorToStore& tensor : tensors) {
+      const auto size = static_cast<size_t>(BytesIn(tensor.description));
+      if (size > 0) memcpy(to, tensor.data, size);
+      to += size;
+    }
+    request.data = impl_->copy.data();
+  } catch (const std::bad_alloc&) {
+    request.copy_failed = true;  // Training goes on; the writer reports it.
+  }
+  MutexLock lock(impl_->mu);
+  impl_->pending = std::move(request);
+  impl_->changed.NotifyAll();
+}
+
+void CheckpointWriter::Wait() {
+  MutexLock lock(impl_->mu);
+  while (impl_->pending) impl_->changed.Wait(impl_->mu);
+}
+
+}  // namespace fedshard::checkpoint
