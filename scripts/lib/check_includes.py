@@ -17,8 +17,9 @@ ALLOWED = {
                     "coordinator/metrics"],
     "worker/supervisor": ["common"],
     "worker/daemon": ["common", "proto", "worker/supervisor"],
-    "worker/kernels": [],
-    "worker/collective": ["common"],
+    "worker/cuda_plugin": [],
+    "worker/kernels": ["worker/cuda_plugin"],
+    "worker/collective": ["common", "worker/cuda_plugin"],
     "worker/engine": ["common", "worker/kernels", "worker/collective"],
     "worker/federation": ["worker/collective"],
     "worker/data": ["common"],
@@ -32,7 +33,7 @@ ALLOWED = {
     "cmake": [],
 }
 # Rooms that must build with LibTorch alone.
-TORCH_ONLY = ("worker/kernels", "worker/collective", "worker/engine", "worker/federation")
+TORCH_ONLY = ("worker/cuda_plugin", "worker/kernels", "worker/collective", "worker/engine", "worker/federation")
 # Of `common`, these rooms may use headers without dependencies only.
 PLAIN_COMMON = {"common/mesh.h", "common/model_config.h", "common/mutex.h"}
 FOREIGN = re.compile(r"^(absl/|grpc|google/protobuf|fedshard/v1/|yaml-cpp/|nlohmann/|prometheus/|CivetServer)")
@@ -67,7 +68,7 @@ def closure(path, includes, seen):
 
 
 def main():
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.cc", "*.h"], capture_output=True,
+    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "*.cc", "*.h", "*.cu"], capture_output=True,
                            text=True, check=True).stdout.split()
     files = [f for f in files if "gloo_stubs" not in f and pathlib.Path(f).exists()]
     texts = {f: pathlib.Path(f).read_text() for f in files}

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "worker/kernels/cpu_loops.h"
+#include "worker/kernels/device_kernels.h"
 #include "worker/kernels/matrix_product.h"
 
 namespace fedshard::kernels {
@@ -54,8 +55,7 @@ at::Tensor ChunkLoss(const at::Tensor& logits, const at::Tensor& targets) {
     });
     return at::scalar_tensor(sum, at::kDouble);
   }
-  const at::Tensor picked = at::log_softmax(logits, 1).gather(1, targets.unsqueeze(1));
-  return picked.to(at::kDouble).sum().neg();
+  return DeviceCrossEntropy(logits, targets, std::nullopt);
 }
 
 // Turns logits into scale * gradient.
@@ -68,13 +68,7 @@ at::Tensor ChunkLossWithGradient(const at::Tensor& logits, const at::Tensor& tar
     });
     return at::scalar_tensor(sum, at::kDouble);
   }
-  const at::Tensor index = targets.unsqueeze(1);
-  at::Tensor out = logits;
-  out.sub_(at::logsumexp(out, {1}, /*keepdim=*/true));
-  const at::Tensor loss = out.gather(1, index).to(at::kDouble).sum().neg();
-  out.exp_().mul_(scale);
-  out.scatter_add_(1, index, at::full(index.sizes(), -scale, out.options()));
-  return loss;
+  return DeviceCrossEntropy(logits, targets, scale);
 }
 
 }  // namespace

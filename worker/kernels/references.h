@@ -1,6 +1,5 @@
 // The slow, obvious form of every kernel of this room, in ATen operations that autograd can
-// differentiate. Tests compare the kernels with these; devices without an own kernel run the block
-// references.
+// differentiate. Tests compare the kernels with these; devices without own kernels run them.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "worker/kernels/cpu_loops.h"
-#include "worker/kernels/references.h"
+#include "worker/kernels/device_kernels.h"
 
 namespace fedshard::kernels {
 namespace {
@@ -77,7 +77,7 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
 }  // namespace
 
 at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (!x.is_cpu()) return RmsNormReference(x, weight, eps);
+  if (!x.is_cpu()) return DeviceRmsNorm(x, weight, eps);
   TORCH_CHECK(x.is_contiguous() && x.dim() == 2 && weight.is_contiguous(),
               "RmsNorm needs contiguous x [N, D] and weight [D]");
   return RmsNormFunction::apply(x, weight, eps);

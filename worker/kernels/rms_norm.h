@@ -1,4 +1,4 @@
-// RMSNorm with its gradient in one pass each; on CPU by own loops, elsewhere by the reference.
+// RMSNorm with its gradient in one pass each; on CPU by own loops, elsewhere by device_kernels.h.
 // Stateless.
 #pragma once
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "worker/kernels/cpu_loops.h"
-#include "worker/kernels/references.h"
+#include "worker/kernels/device_kernels.h"
 
 namespace fedshard::kernels {
 namespace {
@@ -96,7 +96,7 @@ std::array<at::Tensor, 3> RotaryQkv(const at::Tensor& qkv, const at::Tensor& cos
                                     const at::Tensor& sine, int64_t batch, int64_t query_heads,
                                     int64_t key_heads) {
   if (!qkv.is_cpu()) {
-    return RotaryQkvReference(qkv, cosine, sine, batch, query_heads, key_heads);
+    return DeviceRotaryQkv(qkv, cosine, sine, batch, query_heads, key_heads);
   }
   TORCH_CHECK(qkv.is_contiguous() && cosine.is_contiguous() && sine.is_contiguous(),
               "RotaryQkv needs contiguous tensors");

@@ -1,6 +1,6 @@
 // Splits the joint projection of a block into queries, keys and values and rotates the first two by
 // their positions (rotate-half RoPE, as Hugging Face stores Llama weights); on CPU by own loops,
-// elsewhere by the reference. Stateless.
+// elsewhere by device_kernels.h. Stateless.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "worker/kernels/cpu_loops.h"
-#include "worker/kernels/references.h"
+#include "worker/kernels/device_kernels.h"
 
 namespace fedshard::kernels {
 namespace {
@@ -56,7 +56,7 @@ class SwigluFunction : public torch::autograd::Function<SwigluFunction> {
 }  // namespace
 
 at::Tensor Swiglu(const at::Tensor& gate_up) {
-  if (!gate_up.is_cpu()) return SwigluReference(gate_up);
+  if (!gate_up.is_cpu()) return DeviceSwiglu(gate_up);
   TORCH_CHECK(gate_up.is_contiguous() && gate_up.dim() == 2 && gate_up.size(1) % 2 == 0,
               "Swiglu needs contiguous gate_up [N, 2F]");
   return SwigluFunction::apply(gate_up);

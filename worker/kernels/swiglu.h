@@ -1,5 +1,5 @@
-// The gated activation of the feed-forward part; on CPU by own loops, elsewhere by the reference.
-// Stateless.
+// The gated activation of the feed-forward part; on CPU by own loops, elsewhere by
+// device_kernels.h. Stateless.
 #pragma once
 
 #include <ATen/core/Tensor.h>
