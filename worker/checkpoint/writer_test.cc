@@ -1,0 +1,335 @@
+// The protocol between ranks: complete checkpoints alone are listed, whatever fails, and failures
+// are reported with their path; old ones go as `keep` says, leftovers go, and nothing else does.
+#include "worker/checkpoint/writer.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/testing/status_matchers.h"
+#include "common/testing/temp_dir.h"
+#include "worker/checkpoint/durable_files.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/testing/fake_state.h"
+
+namespace fedshard::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using fedshard::testing::IsOk;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::StateOptions;
+using testing::WriteAll;
+
+class Writer : public ::testing::Test {
+ protected:
+  std::vector<std::string> Names() const { return NamesIn(dir_.path()).value(); }
+  std::string Path(int64_t step) const { return dir_.path() + "/" + CheckpointName(step); }
+  WriteResult Write(int64_t step, const std::string& attempt = "a1", int64_t keep = 0) {
+    state_.step = step;
+    return WriteAll(dir_.path(), state_, [&](WriterOptions& options) {
+      options.attempt = attempt;
+      options.keep = keep;
+    });
+  }
+  void ExpectGood(int64_t step) const {
+    const auto reader = CheckpointReader::Open(Path(step));
+    ASSERT_THAT(reader, IsOk());
+    EXPECT_THAT((*reader)->Verify(), IsOk());
+    EXPECT_THAT(testing::CheckAs(**reader, state_, state_.mesh), IsOk());
+  }
+
+  fedshard::testing::TempDir dir_;
+  StateOptions state_;
+};
+
+TEST_F(Writer, LeavesACompleteFolderAndNothingElse) {
+  state_.mesh = {2, 1, 2};
+  const WriteResult result = Write(400);
+  EXPECT_EQ(result.error, "");
+  EXPECT_EQ(result.step, 400);
+  EXPECT_EQ(result.path, Path(400));
+  EXPECT_GT(result.seconds, 0);
+  EXPECT_THAT(Names(), ElementsAre("step-00000400"));
+  EXPECT_THAT(
+      NamesIn(result.path).value(),
+      ElementsAre("group-0-shard-0.safetensors", "group-0-shard-1.safetensors",
+                  "group-1-shard-0.safetensors", "group-1-shard-1.safetensors", "manifest.json"));
+  int64_t bytes = 0;
+  const auto reader = CheckpointReader::Open(result.path);
+  ASSERT_THAT(reader, IsOk());
+  for (const ManifestFile& file : (*reader)->manifest().files) bytes += file.bytes;
+  EXPECT_EQ(result.bytes, bytes);
+  EXPECT_FALSE((*reader)->manifest().created.empty());
+  EXPECT_FALSE((*reader)->manifest().version.empty());
+  EXPECT_EQ((*reader)->manifest().model_seed, 0xffff'ffff'ffff'fff0u);
+  EXPECT_EQ((*reader)->manifest().optimizer_steps, 399);
+}
+
+TEST_F(Writer, StartCopies) {
+  std::vector<std::vector<char>> memory;
+  std::vector<WriteResult> results;
+  CheckpointWriter writer(testing::OptionsFor(dir_.path(), {}, 0, 0),
+                          [&](const WriteResult& result) { results.push_back(result); });
+  for (const int64_t step : {1, 2, 3}) {
+    memory.clear();
+    state_.step = step;
+    state_.salt = step;
+    writer.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+    for (auto& values : memory) std::fill(values.begin(), values.end(), '\x7f');
+  }
+  writer.Wait();
+  ASSERT_EQ(results.size(), 3u);
+  for (const int64_t step : {1, 2, 3}) {
+    EXPECT_EQ(results[step - 1].error, "");
+    state_.salt = step;
+    ExpectGood(step);
+  }
+}
+
+// Ranks that store nothing (replicas) may lead.
+TEST_F(Writer, LeaderNeedsNoFileOfItsOwn) {
+  StateOptions state;
+  std::vector<std::vector<char>> memory;
+  WriterOptions options = testing::OptionsFor(dir_.path(), {}, 0, 0);
+  options.leader = false;
+  WriterOptions leader = options;
+  leader.leader = true;
+  leader.file_stem = "";
+  WriteResult outcome;
+  {
+    CheckpointWriter leads(leader, [&](const WriteResult& result) { outcome = result; });
+    leads.Start(testing::ManifestFor(state), {});
+    CheckpointWriter stores(options, [](const WriteResult& r) { ADD_FAILURE() << r.error; });
+    stores.Start(testing::ManifestFor(state), testing::TensorsOf(state, 0, 0, memory));
+  }
+  EXPECT_EQ(outcome.error, "");
+  ExpectGood(400);
+}
+
+TEST_F(Writer, KeepsTheNewest) {
+  for (const int64_t step : {100, 200, 300, 400}) ASSERT_EQ(Write(step, "a1", 2).error, "");
+  EXPECT_THAT(Names(), ElementsAre("step-00000300", "step-00000400"));
+  ASSERT_EQ(Write(500, "a1", 0).error, "");
+  EXPECT_EQ(Names().size(), 3u);
+  ASSERT_EQ(Write(600, "a1", 1).error, "");
+  EXPECT_THAT(Names(), ElementsAre("step-00000600"));
+}
+
+// A job that went back to an older checkpoint keeps what it writes, and what it left behind.
+TEST_F(Writer, NeverDeletesWhatItJustWrote) {
+  for (const int64_t step : {300, 400}) ASSERT_EQ(Write(step).error, "");
+  ASSERT_EQ(Write(200, "a2", 1).error, "");
+  EXPECT_THAT(Names(), ElementsAre("step-00000200", "step-00000300", "step-00000400"));
+}
+
+TEST_F(Writer, LeavesStrangersAlone) {
+  fs::create_directories(dir_.path() + "/notes");
+  fs::create_directories(Path(50));  // No manifest.
+  std::ofstream(dir_.path() + "/step-00000060") << "a file";
+  fs::create_directories(Path(70));
+  std::ofstream(Path(70) + "/manifest.json") << "garbled";
+  ASSERT_EQ(Write(100).error, "");
+  ASSERT_EQ(Write(200, "a1", 1).error, "");
+  EXPECT_THAT(Names(), ElementsAre("notes", "step-00000050", "step-00000060", "step-00000070",
+                                   "step-00000200"));
+}
+
+TEST_F(Writer, AnotherJobsCheckpointsStay) {
+  ASSERT_EQ(Write(100).error, "");
+  ASSERT_EQ(Write(200).error, "");
+  std::vector<std::vector<char>> memory;
+  WriteResult outcome;
+  const auto write = [&](int64_t step) {
+    state_.step = step;
+    Manifest manifest = testing::ManifestFor(state_);
+    manifest.job = "other";
+    WriterOptions options = testing::OptionsFor(dir_.path(), {}, 0, 0);
+    options.keep = 1;
+    CheckpointWriter writer(options, [&](const WriteResult& result) { outcome = result; });
+    writer.Start(manifest, testing::TensorsOf(state_, 0, 0, memory));
+  };
+  write(300);
+  EXPECT_EQ(outcome.error, "");
+  EXPECT_EQ(Names().size(), 3u);
+  write(200);
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr(Path(200)), HasSubstr("of job \"fake\"")));
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200", "step-00000300"));
+  ExpectGood(200);
+}
+
+TEST_F(Writer, ReplacesTheSameStep) {
+  state_.mesh = {1, 1, 3};
+  ASSERT_EQ(Write(400).error, "");
+  state_.mesh = {1, 1, 2};
+  state_.salt = 5;
+  ASSERT_EQ(Write(400, "a2").error, "");
+  EXPECT_THAT(Names(), ElementsAre("step-00000400"));
+  EXPECT_EQ(NamesIn(Path(400)).value().size(), 3u);
+  ExpectGood(400);
+}
+
+TEST_F(Writer, RemovesLeftoversOfFormerAttempts) {
+  ASSERT_EQ(Write(100, "a1").error, "");
+  ASSERT_EQ(Write(200, "a1").error, "");
+  fs::create_directories(Path(300) + ".partial-a1");
+  std::ofstream(Path(300) + ".partial-a1/group-0-shard-0.safetensors") << "half";
+  fs::create_directories(Path(100) + ".deleted-a0");
+  fs::rename(Path(200), Path(200) + ".replaced-a1");  // Its successor never came.
+  fs::create_directories(Path(100) + ".replaced-a1");
+  fs::create_directories(Path(400) + ".partial-a2");  // Of a rank that is faster than the leader.
+  ASSERT_EQ(Write(300, "a2").error, "");
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200", "step-00000300",
+                                   "step-00000400.partial-a2"));
+  ASSERT_EQ(Write(500, "a2").error, "");
+  EXPECT_THAT(Names(),
+              ElementsAre("step-00000100", "step-00000200", "step-00000300", "step-00000500"));
+}
+
+// A rank that died in the middle and came back in the same attempt.
+TEST_F(Writer, StartsItsOwnFileAfresh) {
+  const std::string partial = Path(400) + ".partial-a1";
+  fs::create_directories(partial);
+  for (const char* name : {"group-0-shard-0.safetensors", "group-0-shard-0.safetensors.tmp",
+                           "group-0-shard-0.safetensors.failed"}) {
+    std::ofstream(partial + "/" + name) << "of a former life";
+  }
+  ASSERT_EQ(Write(400).error, "");
+  ExpectGood(400);
+}
+
+TEST_F(Writer, LeaderGivesUpAtItsDeadline) {
+  WriterOptions options = testing::OptionsFor(dir_.path(), {1, 1, 2}, 0, 0);
+  options.deadline_ms = 50;
+  state_.mesh = {1, 1, 2};
+  std::vector<std::vector<char>> memory;
+  WriteResult outcome;
+  {
+    CheckpointWriter writer(options, [&](const WriteResult& result) { outcome = result; });
+    writer.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+  }
+  EXPECT_THAT(outcome.error,
+              AllOf(HasSubstr("step-00000400.partial-a1"), HasSubstr("not written within 50 ms"),
+                    HasSubstr("group-0-shard-1.safetensors")));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+// The failure of a rank reaches the leader long before its deadline.
+TEST_F(Writer, AFailedRankFailsTheCheckpoint) {
+  ASSERT_EQ(Write(300).error, "");
+  state_.mesh = {1, 1, 2};
+  state_.step = 400;
+  std::vector<std::vector<char>> memory;
+  WriteResult outcome;
+  std::string own_error;
+  {
+    CheckpointWriter leader(testing::OptionsFor(dir_.path(), {1, 1, 2}, 0, 0),
+                            [&](const WriteResult& result) { outcome = result; });
+    leader.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+    CheckpointWriter other(testing::OptionsFor(dir_.path(), {1, 1, 2}, 0, 1),
+                           [&](const WriteResult& result) { own_error = result.error; });
+    auto tensors = testing::TensorsOf(state_, 0, 1, memory);
+    tensors[1].description.name = tensors[0].description.name;  // No file can hold this.
+    other.Start(testing::ManifestFor(state_), tensors);
+  }
+  EXPECT_THAT(own_error, AllOf(HasSubstr("group-0-shard-1.safetensors"), HasSubstr("is taken")));
+  EXPECT_EQ(outcome.error, own_error);
+  EXPECT_THAT(Names(), ElementsAre("step-00000300"));
+}
+
+// Two ranks that store the same elements: each file is whole, the checkpoint is not one.
+TEST_F(Writer, NothingIsPublishedThatNobodyCanRead) {
+  state_.mesh = {1, 1, 2};
+  std::vector<std::vector<char>> memory;
+  WriteResult outcome;
+  {
+    CheckpointWriter leader(testing::OptionsFor(dir_.path(), {1, 1, 2}, 0, 0),
+                            [&](const WriteResult& result) { outcome = result; });
+    leader.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+    CheckpointWriter other(testing::OptionsFor(dir_.path(), {1, 1, 2}, 0, 1),
+                           [](const WriteResult&) {});
+    other.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+  }
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("manifest.json"), HasSubstr("is stored twice")));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+TEST_F(Writer, DirectoryThatCannotBe) {
+  std::ofstream(dir_.path() + "/file") << "";
+  const WriteResult result = WriteAll(dir_.path() + "/file/checkpoints", state_);
+  EXPECT_THAT(result.error, AllOf(HasSubstr(dir_.path() + "/file"), HasSubstr("ENOTDIR")));
+}
+
+TEST_F(Writer, AttemptsAreNames) {
+  for (const char* attempt : {"", "../a", "a/b", "a.b"}) {
+    EXPECT_THAT(Write(400, attempt).error, HasSubstr("checkpoint attempt")) << attempt;
+    EXPECT_THAT(Names(), IsEmpty());
+  }
+}
+
+// A disk that takes only part of a file: the size limit of files stands in for a full disk.
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t bytes) {
+    former_handler_ = signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &former_);
+    rlimit limit = former_;
+    limit.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~SizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &former_);
+    signal(SIGXFSZ, former_handler_);
+  }
+
+ private:
+  rlimit former_{};
+  sighandler_t former_handler_;
+};
+
+TEST_F(Writer, FullDisk) {
+  ASSERT_EQ(Write(300).error, "");
+  // Nothing at all, in the header, in the data, in the description or manifest.
+  const auto size = fs::file_size(Path(300) + "/group-0-shard-0.safetensors");
+  for (const uintmax_t limit : {uintmax_t{0}, uintmax_t{100}, size / 2, size - 1}) {
+    WriteResult result;
+    {
+      const SizeLimit full(limit);
+      result = Write(400);
+    }
+    EXPECT_THAT(result.error, AllOf(HasSubstr("step-00000400.partial-a1/group-0-shard-0"),
+                                    HasSubstr("File too large")))
+        << limit;
+    EXPECT_THAT(Names(), ElementsAre("step-00000300")) << limit;
+  }
+  ASSERT_EQ(Write(400).error, "");
+  ExpectGood(400);
+}
+
+TEST_F(Writer, FullDiskAtTheManifest) {
+  const SizeLimit full(1000);
+  state_.moments = {};
+  std::vector<std::vector<char>> memory;
+  const std::vector<char> bytes(16);
+  WriteResult outcome;
+  {
+    CheckpointWriter writer(testing::OptionsFor(dir_.path(), {}, 0, 0),
+                            [&](const WriteResult& result) { outcome = result; });
+    FlatTensor tensor{"parameters.0", "parameters", 0, "F32", 4, {{"p", 0, 4, 0}}};
+    Manifest manifest = testing::ManifestFor(state_);
+    manifest.model_config = std::string(5000, 'x');
+    writer.Start(manifest, {{tensor, bytes.data()}});
+  }
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("manifest.json.tmp: write"), HasSubstr("EFBIG")));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace fedshard::checkpoint
