@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
+#include "cli/export_command.h"
 #include "cli/interrupt.h"
 #include "cli/local_state.h"
 #include "cli/suggest.h"
@@ -24,6 +25,7 @@ Examples:
   fedshard describe job shakespeare-fl-hsdp
   fedshard logs shakespeare-fl-hsdp --rank 3 --follow
   fedshard cancel shakespeare-fl-hsdp
+  fedshard export shakespeare-fl-hsdp --out llama-3m       weights for transformers
 
 Exit codes: 0 done, 1 the job or operation failed, 2 usage or invalid job file, 3 not found, 4 refused,
 5 coordinator unreachable, 130 interrupted.
@@ -189,12 +191,13 @@ int Main(int argc, char** argv) {
   AddSubmit(app, arguments, exit_code);
   AddQueries(app, arguments, exit_code);
   AddLocal(app, arguments, exit_code);
+  AddExport(app, arguments.global, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (argc > 1 && error.get_exit_code() != 0) {
-      const std::string guess = Closest(
-          argv[1], {"submit", "validate", "get", "describe", "watch", "logs", "cancel", "local"});
+      const std::string guess = Closest(argv[1], {"submit", "validate", "get", "describe", "watch",
+                                                  "logs", "cancel", "local", "export"});
       if (!guess.empty() && guess != argv[1])
         std::cerr << "Did you mean fedshard " << guess << "?\n";
     }

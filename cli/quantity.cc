@@ -39,6 +39,12 @@ std::optional<int64_t> ParseBytes(const std::string& text) {
   return ParseWithUnits(text, kUnits);
 }
 
+std::optional<int64_t> ParseFileSize(const std::string& text) {
+  static constexpr Unit kUnits[] = {{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+  const auto decimal = ParseWithUnits(text, kUnits);
+  return decimal ? decimal : ParseBytes(text);
+}
+
 std::optional<double> ParsePercentage(const std::string& text) {
   char* end = nullptr;
   const double number = strtod(text.c_str(), &end);

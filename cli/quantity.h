@@ -12,6 +12,8 @@ namespace fedshard::cli {
 std::optional<int64_t> ParseCount(const std::string& text);
 // "4MiB", "512KiB", "1048576": bytes in powers of 1024.
 std::optional<int64_t> ParseBytes(const std::string& text);
+// The same, and "5GB": decimal multiples (KB, MB, GB, TB), as sizes of files are given.
+std::optional<int64_t> ParseFileSize(const std::string& text);
 // "5%" -> 0.05.
 std::optional<double> ParsePercentage(const std::string& text);
 // "409.6K", for tables: three significant digits.

@@ -177,6 +177,9 @@ TEST(Quantity, ParsesAndPrints) {
     EXPECT_EQ(ParseCount(bad), std::nullopt) << bad;
   EXPECT_EQ(ParseBytes("4MiB"), 4 << 20);
   EXPECT_EQ(ParseBytes("4MB"), std::nullopt);
+  EXPECT_EQ(ParseFileSize("5GB"), 5'000'000'000);
+  EXPECT_EQ(ParseFileSize("4MiB"), 4 << 20);
+  EXPECT_EQ(ParseFileSize("5G"), std::nullopt);
   EXPECT_EQ(ParsePercentage("5%"), 0.05);
   EXPECT_EQ(ParsePercentage("101%"), std::nullopt);
   EXPECT_EQ(ShortSeconds(3720), "1h 02m");

@@ -1,8 +1,6 @@
 #include "worker/checkpoint/hf_weights.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/hf_names.h"
 #include "worker/engine/unit_layout.h"
 
@@ -20,19 +19,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kMaxIndexBytes = 64 << 20;
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
-  if (size > kMaxIndexBytes) return absl::DataLossError(absl::StrCat(path, ": is too large"));
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    return absl::InternalError(absl::StrCat(path, ": cannot be read"));
-  }
-  return text;
-}
 
 // Tensor name -> file name, of an index's text.
 absl::StatusOr<std::map<std::string, std::string>> ParseIndex(const std::string& path,
@@ -99,7 +85,7 @@ absl::Status HfWeights::OpenFile(const std::string& name) {
 }
 
 absl::Status HfWeights::OpenIndexed(const std::string& index) {
-  ASSIGN_OR_RETURN(const std::string text, ReadText(index));
+  ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(index, kMaxIndexBytes));
   ASSIGN_OR_RETURN(const auto file_of_tensor, ParseIndex(index, text));
   std::set<std::string> names;
   for (const auto& [tensor, file] : file_of_tensor) names.insert(file);
