@@ -4,7 +4,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
 #include "common/status_macros.h"
+#include "common/version.h"
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/reader.h"
@@ -84,6 +87,21 @@ absl::Status CheckReplaceable(const JobDirectory& place, int64_t step) {
   return absl::FailedPreconditionError(absl::StrCat(path, ": is a checkpoint of job \"",
                                                     manifest->job,
                                                     "\"; give each job a directory of its own"));
+}
+
+absl::Status Publish(const JobDirectory& place, Manifest manifest) {
+  if (manifest.created.empty()) manifest.created = FormatTimestamp(SystemClock().Now().wall_us);
+  if (manifest.version.empty()) manifest.version = ProjectVersion();
+  const std::string folder = place.PartialPathOf(manifest.step);
+  const std::string path = absl::StrCat(folder, "/", kManifestName);
+  const std::string text = ToJson(manifest);
+  // What no reader would accept must not count as a checkpoint.
+  if (const auto parsed = ParseManifest(text); !parsed.ok()) {
+    return absl::InternalError(absl::StrCat(path, ": ", std::string(parsed.status().message())));
+  }
+  RETURN_IF_ERROR(WriteDurably(path, text));
+  RETURN_IF_ERROR(SyncFolder(folder));
+  return PublishFolder(folder, place.PathOf(manifest.step), place.ReplacedPathOf(manifest.step));
 }
 
 absl::Status Prune(const JobDirectory& place, int64_t step, int64_t keep) {

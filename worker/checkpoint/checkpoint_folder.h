@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "worker/checkpoint/manifest.h"
 
 namespace fedshard::checkpoint {
 
@@ -31,6 +32,9 @@ struct JobDirectory {
 absl::Status RemoveLeftovers(const JobDirectory& place);
 // FAILED_PRECONDITION when another job's checkpoint, or one of a newer format, has the name.
 absl::Status CheckReplaceable(const JobDirectory& place, int64_t step);
+// The files of `manifest` are on disk in the partial folder of its step: adds the manifest and
+// gives the folder its final name. Fills in an empty `created` or `version`.
+absl::Status Publish(const JobDirectory& place, Manifest manifest);
 // After `step` was published: keeps it and the newest before it, `keep` in all (0: all of them).
 // Newer ones, those of other jobs and those without a readable manifest are not touched. Also
 // removes what this attempt left behind for earlier steps.

@@ -14,7 +14,6 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/status_macros.h"
-#include "common/version.h"
 #include "worker/checkpoint/dtype.h"
 #include "worker/checkpoint/durable_files.h"
 #include "worker/checkpoint/state_file.h"
@@ -162,7 +161,10 @@ absl::Status CheckpointJob::Lead(const CheckpointRequest& request, const absl::S
     if (status.ok()) status = files.status();
     if (status.ok()) manifest.files = *std::move(files);
   }
-  if (status.ok()) status = Publish(manifest, folder);
+  for (const ManifestFile& file : manifest.files) {  // The manifest takes their place.
+    unlink(absl::StrCat(folder, "/", file.name, kDescriptionSuffix).c_str());
+  }
+  if (status.ok()) status = Publish(place, manifest);
   if (!status.ok()) {
     (void)RemoveTree(folder);  // What is left of it goes at the start of the next life.
     return status;
@@ -208,25 +210,6 @@ absl::StatusOr<std::vector<ManifestFile>> CheckpointJob::Gather(const std::strin
     if (file) all.push_back(*std::move(file));
   }
   return all;
-}
-
-absl::Status CheckpointJob::Publish(const Manifest& described, const std::string& folder) {
-  Manifest manifest = described;
-  if (manifest.created.empty()) manifest.created = FormatTimestamp(SystemClock().Now().wall_us);
-  if (manifest.version.empty()) manifest.version = ProjectVersion();
-  const std::string text = ToJson(manifest);
-  // What no reader would accept must not count as a checkpoint.
-  if (const auto parsed = ParseManifest(text); !parsed.ok()) {
-    return absl::InternalError(
-        absl::StrCat(folder, "/", kManifestName, ": ", std::string(parsed.status().message())));
-  }
-  RETURN_IF_ERROR(WriteDurably(absl::StrCat(folder, "/", kManifestName), text));
-  for (const ManifestFile& file : manifest.files) {
-    unlink(absl::StrCat(folder, "/", file.name, kDescriptionSuffix).c_str());
-  }
-  RETURN_IF_ERROR(SyncFolder(folder));
-  const JobDirectory place{options_.directory, manifest.job, options_.attempt};
-  return PublishFolder(folder, place.PathOf(manifest.step), place.ReplacedPathOf(manifest.step));
 }
 
 }  // namespace fedshard::checkpoint

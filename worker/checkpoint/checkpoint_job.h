@@ -42,7 +42,6 @@ class CheckpointJob {
   // Waits for every file's description or failure but that of stem `skip`, whose failure is known.
   absl::StatusOr<std::vector<ManifestFile>> Gather(const std::string& folder,
                                                    const std::string& skip, int64_t deadline_us);
-  absl::Status Publish(const Manifest& manifest, const std::string& folder);
   JobDirectory PlaceOf(const CheckpointRequest& request) const;
 
   WriterOptions options_;

@@ -170,6 +170,24 @@ std::vector<int32_t> CheckpointReader::GroupsOf(const std::string& kind) const {
   return numbers;
 }
 
+std::vector<CheckpointReader::Parameter> CheckpointReader::ParametersOf(const std::string& kind,
+                                                                        int32_t group) const {
+  std::vector<Parameter> parameters;
+  std::map<std::string, size_t> seen;
+  for (const ManifestFile& file : impl_->manifest.files) {
+    for (const FlatTensor& tensor : file.tensors) {
+      if (tensor.kind != kind || tensor.group != group) continue;
+      for (const Piece& piece : tensor.pieces) {
+        const auto [at, added] = seen.try_emplace(piece.parameter, parameters.size());
+        if (added) parameters.push_back({piece.parameter, 0});
+        int64_t& elements = parameters[at->second].elements;
+        elements = std::max(elements, piece.begin + piece.length);
+      }
+    }
+  }
+  return parameters;
+}
+
 absl::StatusOr<std::unique_ptr<ParameterSource>> CheckpointReader::Source(const std::string& kind,
                                                                           int32_t group) const {
   const auto found = impl_->kinds.find(kind);
@@ -222,6 +240,16 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& 
   std::sort(entries.begin(), entries.end(),
             [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step > b.step; });
   return entries;
+}
+
+absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(directory));
+  std::vector<std::string> unfinished;
+  for (const std::string& name : names) {
+    const size_t dot = name.find(".partial-");
+    if (dot != std::string::npos && StepOfName(name.substr(0, dot))) unfinished.push_back(name);
+  }
+  return unfinished;
 }
 
 absl::StatusOr<Found> NewestGood(const std::string& directory) {

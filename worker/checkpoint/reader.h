@@ -28,6 +28,13 @@ class CheckpointReader {
   // What is stored, sorted.
   std::vector<std::string> Kinds() const;
   std::vector<int32_t> GroupsOf(const std::string& kind) const;
+  // The parameters of one kind and group that it has, with their elements (up to the last that is
+  // stored), in the order of the files.
+  struct Parameter {
+    std::string name;
+    int64_t elements = 0;
+  };
+  std::vector<Parameter> ParametersOf(const std::string& kind, int32_t group) const;
   // A view of one kind ("parameters", "first_moment", …) of group `group` (moments; a group that
   // the checkpoint does not have takes those of group modulo the number of groups).
   // Lives no longer than the reader. NOT_FOUND when the kind is not stored.
@@ -63,6 +70,10 @@ struct CheckpointEntry {
 
 // The checkpoints of a job's directory that have a manifest, newest first. NOT_FOUND: no directory.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& directory);
+
+// Names of folders in it that are being written, or were left half-written. NOT_FOUND: no
+// directory.
+absl::StatusOr<std::vector<std::string>> ListUnfinished(const std::string& directory);
 
 struct Found {
   std::optional<CheckpointEntry> entry;

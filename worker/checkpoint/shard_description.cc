@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -87,6 +88,15 @@ absl::Status CheckModel(const Manifest& manifest, const engine::ModelLayout& lay
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckModel(const Manifest& manifest, const ModelConfig& model,
+                        const std::string& kind) {
+  try {
+    return CheckModel(manifest, engine::ModelLayout(model, 1), kind);
+  } catch (const std::invalid_argument& error) {
+    return absl::InvalidArgumentError(error.what());
+  }
 }
 
 }  // namespace fedshard::checkpoint

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model_config.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/engine/unit_layout.h"
 
@@ -22,6 +23,9 @@ std::vector<FlatTensor> DescribeShard(const engine::ModelLayout& layout, int sha
 // has it, and for no other parameters. INVALID_ARGUMENT names the parameter: the checkpoint is of
 // another model. NOT_FOUND: the kind is not stored.
 absl::Status CheckModel(const Manifest& manifest, const engine::ModelLayout& layout,
+                        const std::string& kind);
+// The same, of the model's shape alone.
+absl::Status CheckModel(const Manifest& manifest, const ModelConfig& model,
                         const std::string& kind);
 
 }  // namespace fedshard::checkpoint
