@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "cli/checkpoint_command.h"
 #include "cli/commands.h"
 #include "cli/exit_codes.h"
 #include "cli/export_command.h"
@@ -26,6 +27,7 @@ Examples:
   fedshard logs shakespeare-fl-hsdp --rank 3 --follow
   fedshard cancel shakespeare-fl-hsdp
   fedshard export shakespeare-fl-hsdp --out llama-3m       weights for transformers
+  fedshard checkpoint verify /shared/checkpoints/llama-3m
 
 Exit codes: 0 done, 1 the job or operation failed, 2 usage or invalid job file, 3 not found, 4 refused,
 5 coordinator unreachable, 130 interrupted.
@@ -192,12 +194,14 @@ int Main(int argc, char** argv) {
   AddQueries(app, arguments, exit_code);
   AddLocal(app, arguments, exit_code);
   AddExport(app, arguments.global, exit_code);
+  AddCheckpoint(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (argc > 1 && error.get_exit_code() != 0) {
-      const std::string guess = Closest(argv[1], {"submit", "validate", "get", "describe", "watch",
-                                                  "logs", "cancel", "local", "export"});
+      const std::string guess =
+          Closest(argv[1], {"submit", "validate", "get", "describe", "watch", "logs", "cancel",
+                            "local", "export", "checkpoint"});
       if (!guess.empty() && guess != argv[1])
         std::cerr << "Did you mean fedshard " << guess << "?\n";
     }

@@ -67,6 +67,20 @@ std::string ShortCount(double value) {
   return text;
 }
 
+std::string ShortBytes(int64_t bytes) {
+  static constexpr Unit kUnits[] = {
+      {"TiB", 1099511627776.0}, {"GiB", 1073741824}, {"MiB", 1048576}, {"KiB", 1024}};
+  char text[40];
+  for (const Unit& unit : kUnits) {
+    if (static_cast<double>(bytes) >= unit.factor) {
+      snprintf(text, sizeof text, "%.1f %s", static_cast<double>(bytes) / unit.factor, unit.name);
+      return text;
+    }
+  }
+  snprintf(text, sizeof text, "%ld B", static_cast<long>(bytes));
+  return text;
+}
+
 std::string ShortSeconds(double seconds) {
   char text[60];
   const auto whole = static_cast<int64_t>(seconds);

@@ -18,6 +18,8 @@ std::optional<int64_t> ParseFileSize(const std::string& text);
 std::optional<double> ParsePercentage(const std::string& text);
 // "409.6K", for tables: three significant digits.
 std::string ShortCount(double value);
+// "1.2 GiB", "512 B": for tables.
+std::string ShortBytes(int64_t bytes);
 // "1h 02m", "3m 07s", "4.2s".
 std::string ShortSeconds(double seconds);
 

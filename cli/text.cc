@@ -41,6 +41,10 @@ std::string MeshText(const v1::MeshSpec& mesh) {
                       mesh.replicas(), "x", mesh.shards());
 }
 
+std::string MeshText(const Mesh& mesh) {
+  return absl::StrCat(mesh.groups, "x", mesh.replicas, "x", mesh.shards);
+}
+
 std::string TimeText(const google::protobuf::Timestamp& time) {
   if (time.seconds() == 0) return "";
   const time_t seconds = time.seconds();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/mesh.h"
 #include "fedshard/v1/cluster.pb.h"
 #include "fedshard/v1/job.pb.h"
 
@@ -20,6 +21,8 @@ bool HasEnded(v1::JobState state);
 std::string LastPart(const std::string& name);
 // "fl+hsdp 2x2x2".
 std::string MeshText(const v1::MeshSpec& mesh);
+// "2x2x2".
+std::string MeshText(const Mesh& mesh);
 // "2026-01-31 12:00:00Z"; empty when unset.
 std::string TimeText(const google::protobuf::Timestamp& time);
 // printf("%.*f").
