@@ -28,7 +28,7 @@ ALLOWED = {
                        "worker/data", "worker/checkpoint"],
     "cli": ["common", "common/spec", "proto", "worker/data", "worker/checkpoint"],
     "bench": ["common", "worker/engine", "worker/collective", "worker/kernels", "worker/federation"],
-    "tests": ["common", "coordinator/core", "coordinator/storage", "worker/engine", "worker/collective",
+    "tests": ["common", "common/spec", "coordinator/core", "coordinator/storage", "worker/engine", "worker/collective",
               "worker/federation", "worker/kernels", "worker/checkpoint"],
     "cmake": [],
 }
