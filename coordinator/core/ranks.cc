@@ -4,16 +4,13 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/trainer_exit.h"
 #include "coordinator/core/describe.h"
 #include "coordinator/core/inventory.h"
 #include "coordinator/core/stopping.h"
 
 namespace fedshard::core {
 namespace {
-
-// Exit codes of the trainer.
-constexpr int32_t kExitStopped = 5;
-constexpr int32_t kExitCollectiveFailed = 6;
 
 enum class CauseKind {
   kSpecific,  // Explains the job's end.
@@ -37,7 +34,7 @@ std::string HowItEnded(const RankExited& exited) {
 }
 
 CauseKind KindOf(const std::string& reason) {
-  if (reason == "COLLECTIVE_FAILED") return CauseKind::kEcho;
+  if (reason == "COLLECTIVE_FAILED" || reason == "NCCL_FAILED") return CauseKind::kEcho;
   if (reason == "STOPPED") return CauseKind::kStopped;
   return CauseKind::kSpecific;
 }
@@ -69,7 +66,7 @@ Cause Explain(const Job& job, const RankExited& exited) {
   } else {
     cause.reason = "TRAINER_EXITED";
     cause.message = absl::StrCat(how, tail);
-    if (exited.exit_code == kExitCollectiveFailed) {
+    if (exited.exit_code == kExitCollective) {
       cause.kind = CauseKind::kEcho;
       cause.reason = "COLLECTIVE_FAILED";
     } else if (exited.exit_code == kExitStopped || exited.exit_code == 0) {

@@ -35,7 +35,7 @@ ALLOWED = {
 # Rooms that must build with LibTorch alone.
 TORCH_ONLY = ("worker/cuda_plugin", "worker/kernels", "worker/collective", "worker/engine", "worker/federation")
 # Of `common`, these rooms may use headers without dependencies only.
-PLAIN_COMMON = {"common/mesh.h", "common/model_config.h", "common/mutex.h"}
+PLAIN_COMMON = {"common/mesh.h", "common/model_config.h", "common/mutex.h", "common/trainer_exit.h"}
 FOREIGN = re.compile(r"^(absl/|grpc|google/protobuf|fedshard/v1/|yaml-cpp/|nlohmann/|prometheus/|CivetServer)")
 TORCH = re.compile(r"^(ATen/|torch/|c10/)")
 RPC = re.compile(r"^(grpc|google/protobuf|fedshard/v1/)")

@@ -17,25 +17,29 @@
 namespace fedshard::collective {
 namespace {
 
+enum class Kind { kFake, kGloo, kStaged };
+
 struct Case {
   int ranks;
-  bool gloo;
+  Kind kind;
 };
 
 class Comms : public ::testing::TestWithParam<Case> {
  protected:
   // Runs `body` with a connected Comm on every rank.
   void Run(const std::function<void(Comm&)>& body) {
-    const auto [ranks, gloo] = GetParam();
+    const auto [ranks, kind] = GetParam();
     FakeWorld world(ranks);
     auto rendezvous = std::make_shared<MemoryKeyValue>();
-    RunRanks(ranks, [&, gloo = gloo, ranks = ranks](int rank) {
-      if (!gloo) {
+    RunRanks(ranks, [&, kind = kind, ranks = ranks](int rank) {
+      if (kind == Kind::kFake) {
         body(*world.Connect(rank));
         return;
       }
       const auto store = MakeStore(rendezvous, std::chrono::seconds(30));
-      MeshComms comms = ConnectMesh({1, 1, ranks}, rank, store, store, {});
+      GroupOptions options;
+      if (kind == Kind::kStaged) options.backend = Backend::kGlooStaged;
+      MeshComms comms = ConnectMesh({1, 1, ranks}, rank, store, store, options);
       body(*comms.shard);
     });
   }
@@ -145,14 +149,18 @@ TEST_P(Comms, AfterAbortEverythingThrows) {
   });
 }
 
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
+  const char* names[] = {"Fake", "Gloo", "Staged"};
+  return names[static_cast<int>(info.param.kind)] + std::to_string(info.param.ranks);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Comms,
-                         ::testing::Values(Case{1, false}, Case{2, false}, Case{3, false},
-                                           Case{4, false}, Case{1, true}, Case{2, true},
-                                           Case{3, true}, Case{4, true}),
-                         [](const auto& info) {
-                           return (info.param.gloo ? "Gloo" : "Fake") +
-                                  std::to_string(info.param.ranks);
-                         });
+                         ::testing::Values(Case{1, Kind::kFake}, Case{2, Kind::kFake},
+                                           Case{3, Kind::kFake}, Case{4, Kind::kFake},
+                                           Case{1, Kind::kGloo}, Case{2, Kind::kGloo},
+                                           Case{3, Kind::kGloo}, Case{4, Kind::kGloo},
+                                           Case{2, Kind::kStaged}, Case{3, Kind::kStaged}),
+                         NameOf);
 
 TEST(FakeWorld, FailedRankAndItsPeersThrow) {
   FakeWorld world(3);

@@ -11,7 +11,13 @@
 
 namespace fedshard::collective {
 
-enum class Backend { kGloo, kNccl };
+enum class Backend {
+  kGloo,        // Tensors in host memory.
+  kGlooStaged,  // Gloo for tensors on a GPU, through host memory: several ranks may share one.
+  // Tensors on a GPU, one rank each. Between federation groups kGlooStaged: the loss of a group
+  // must not take the communicators of the others with it.
+  kNccl,
+};
 
 struct GroupOptions {
   Backend backend = Backend::kGloo;

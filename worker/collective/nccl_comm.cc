@@ -1,150 +1,205 @@
-// Comm over NCCL, the only file that includes CUDA headers. Every operation runs on this Comm's own
-// stream, behind an event of the caller's current stream; Wait() makes the caller's current stream
-// wait for it, never the CPU. asyncOp=false keeps ProcessGroupNCCL from adding streams and events
-// of its own, and from holding on to tensors.
+// Comm over NCCL: what the CUDA plugin offers the rest of this room. A federation group connects
+// one communicator, which is split into those of the tiers. A shard tier has two, so that a
+// reduce-scatter need not wait for the all-gather before it: operations of one communicator follow
+// each other whatever their streams. They may run at the same time because one thread issues them
+// in the same order on every rank, and NCCL is told to keep that order.
 //
 // Sums are NCCL's: the order is fixed for a given group size and algorithm, but is not the pairwise
 // tree.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
-#include <atomic>
+#include <cstdlib>
 #include <cstring>
-#include <functional>
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
+#include "worker/collective/nccl_channel.h"
 #include "worker/collective/nccl_plugin.h"
 
 namespace fedshard::collective {
 namespace {
 
-class StreamOperation : public Ticket::Operation {
- public:
-  StreamOperation(at::cuda::CUDAEvent done, c10::DeviceIndex gpu)
-      : done_(std::move(done)), gpu_(gpu) {}
-  void Finish() override { done_.block(at::cuda::getCurrentCUDAStream(gpu_)); }
-
- private:
-  at::cuda::CUDAEvent done_;
-  c10::DeviceIndex gpu_;
-};
+using c10d::ProcessGroupNCCL;
 
 class NcclComm : public Comm {
  public:
-  explicit NcclComm(const NcclGroup& group)
-      : gpu_(static_cast<c10::DeviceIndex>(group.gpu)),
-        stream_(at::cuda::getStreamFromPool(/*isHighPriority=*/true, gpu_)) {
-    auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-    options->timeout = group.timeout;
-    group_ = c10::make_intrusive<c10d::ProcessGroupNCCL>(group.store, group.rank, group.size,
-                                                         std::move(options));
-    group_->eagerConnectSingleDevice(at::Device(at::kCUDA, gpu_));
+  // reduce: where reductions go; null: to `gather` too.
+  NcclComm(int rank, int size, int gpu, std::unique_ptr<NcclChannel> gather,
+           std::unique_ptr<NcclChannel> reduce)
+      : rank_(rank), size_(size), gpu_(gpu), gather_(std::move(gather)), own_(std::move(reduce)) {}
+  ~NcclComm() override {
+    own_.reset();
+    gather_.reset();
   }
-  ~NcclComm() override { group_->shutdown(); }
 
-  int rank() const override { return group_->getRank(); }
-  int size() const override { return group_->getSize(); }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
 
   Ticket AllGather(at::Tensor full) override {
-    const int64_t part = full.numel() / size();
-    bytes_sent_ += (size() - 1) * part * static_cast<int64_t>(full.element_size());
-    return Issue([&] {
-      at::Tensor mine = full.narrow(0, rank() * part, part);
-      c10d::AllgatherOptions options;
-      options.asyncOp = false;
-      group_->_allgather_base(full, mine, options);
-    });
+    bytes_sent_ += (size_ - 1) * static_cast<int64_t>(full.nbytes()) / size_;
+    return Gather(std::move(full));
   }
 
   Ticket ReduceScatter(at::Tensor full, at::Tensor shard) override {
-    bytes_sent_ += (size() - 1) * static_cast<int64_t>(shard.nbytes());
-    return Issue([&] {
+    bytes_sent_ += (size_ - 1) * static_cast<int64_t>(shard.nbytes());
+    return reduce().Issue("reduce-scatter", [&](ProcessGroupNCCL& group) {
       c10d::ReduceScatterOptions options;
       options.reduceOp = c10d::ReduceOp::SUM;
       options.asyncOp = false;
-      group_->_reduce_scatter_base(shard, full, options);
+      group._reduce_scatter_base(shard, full, options);
     });
   }
 
   Ticket AllReduce(at::Tensor tensor) override {
-    bytes_sent_ += 2 * (size() - 1) * static_cast<int64_t>(tensor.nbytes()) / size();
-    return Issue([&] {
+    bytes_sent_ += 2 * (size_ - 1) * static_cast<int64_t>(tensor.nbytes()) / size_;
+    return reduce().Issue("all-reduce", [&](ProcessGroupNCCL& group) {
       std::vector<at::Tensor> tensors = {tensor};
       c10d::AllreduceOptions options;
       options.reduceOp = c10d::ReduceOp::SUM;
       options.asyncOp = false;
-      group_->allreduce(tensors, options);
+      group.allreduce(tensors, options);
     });
   }
 
   Ticket Broadcast(at::Tensor tensor, int root) override {
-    if (rank() == root) bytes_sent_ += (size() - 1) * static_cast<int64_t>(tensor.nbytes());
-    return Issue([&] {
+    if (rank_ == root) bytes_sent_ += (size_ - 1) * static_cast<int64_t>(tensor.nbytes());
+    return gather_->Issue("broadcast", [&](ProcessGroupNCCL& group) {
       std::vector<at::Tensor> tensors = {tensor};
       c10d::BroadcastOptions options;
       options.rootRank = root;
       options.asyncOp = false;
-      group_->broadcast(tensors, options);
+      group.broadcast(tensors, options);
     });
   }
 
   std::vector<std::vector<double>> AllGatherScalars(const std::vector<double>& mine) override {
-    return GatherHost<double>(mine, at::kDouble);
+    return GatherHost(mine);
   }
   std::vector<std::vector<uint64_t>> AllGatherWords(const std::vector<uint64_t>& mine) override {
-    return GatherHost<uint64_t>(mine, at::kLong);
+    return GatherHost(mine);
   }
 
-  // NCCL's communicators of one process must go together, and an abort can itself hang: the process
-  // has to exit afterwards, and its supervisor sees to it.
-  void Abort() override { group_->abort(); }
+  void Abort() override {
+    if (own_) own_->Abort();
+    gather_->Abort();
+  }
   int64_t bytes_sent() const override { return bytes_sent_; }
 
  private:
-  Ticket Issue(const std::function<void()>& enqueue) {
-    try {
-      at::cuda::CUDAEvent ready, done;
-      ready.record(at::cuda::getCurrentCUDAStream(gpu_));
-      ready.block(stream_);
-      {
-        c10::cuda::CUDAStreamGuard guard(stream_);
-        enqueue();
-      }
-      done.record(stream_);
-      return Ticket(std::make_unique<StreamOperation>(std::move(done), gpu_));
-    } catch (const c10::Error& e) {
-      throw CommError(std::string("NCCL: ") + e.what_without_backtrace());
-    }
+  NcclChannel& reduce() { return own_ ? *own_ : *gather_; }
+
+  Ticket Gather(at::Tensor full) {
+    return gather_->Issue("all-gather", [&](ProcessGroupNCCL& group) {
+      const int64_t part = full.numel() / size_;
+      at::Tensor mine = full.narrow(0, rank_ * part, part);
+      c10d::AllgatherOptions options;
+      options.asyncOp = false;
+      group._allgather_base(full, mine, options);
+    });
   }
 
+  // Through buffers that are kept: pinned on the host, and on the GPU.
   template <typename T>
-  std::vector<std::vector<T>> GatherHost(const std::vector<T>& mine, at::ScalarType type) {
-    const int64_t count = static_cast<int64_t>(mine.size());
-    at::Tensor host = at::empty({size() * count}, type);
-    memcpy(static_cast<T*>(host.mutable_data_ptr()) + rank() * count, mine.data(),
-           count * sizeof(T));
-    at::Tensor device = host.to(at::Device(at::kCUDA, gpu_));
-    const int64_t before = bytes_sent_;
-    AllGather(device).Wait();
-    bytes_sent_ = before;  // Bookkeeping, not payload.
-    host.copy_(device);
-    std::vector<std::vector<T>> result(size(), std::vector<T>(count));
-    for (int i = 0; i < size(); ++i) {
-      memcpy(result[i].data(), static_cast<const T*>(host.const_data_ptr()) + i * count,
-             count * sizeof(T));
+  std::vector<std::vector<T>> GatherHost(const std::vector<T>& mine) {
+    const auto bytes = static_cast<int64_t>(mine.size() * sizeof(T));
+    if (bytes == 0) {
+      gather_->ThrowIfAborted();
+      return std::vector<std::vector<T>>(size_);
     }
+    if (!host_.defined() || host_.numel() < size_ * bytes) {
+      host_ = at::empty({size_ * bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true));
+      device_ =
+          at::empty({size_ * bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA, gpu_));
+    }
+    const at::Tensor host = host_.narrow(0, 0, size_ * bytes);
+    const at::Tensor device = device_.narrow(0, 0, size_ * bytes);
+    auto* values = host.mutable_data_ptr<uint8_t>();
+    memcpy(values + rank_ * bytes, mine.data(), bytes);
+    device.narrow(0, rank_ * bytes, bytes).copy_(host.narrow(0, rank_ * bytes, bytes));
+    Gather(device).Wait();
+    host.copy_(device);  // The CPU waits here; the watch ends the process if that takes too long.
+    gather_->ThrowIfAborted();
+    std::vector<std::vector<T>> result(size_, std::vector<T>(mine.size()));
+    for (int i = 0; i < size_; ++i) memcpy(result[i].data(), values + i * bytes, bytes);
     return result;
   }
 
-  c10::DeviceIndex gpu_;
-  at::cuda::CUDAStream stream_;
-  c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
+  const int rank_;
+  const int size_;
+  const int gpu_;
+  std::unique_ptr<NcclChannel> gather_;
+  std::unique_ptr<NcclChannel> own_;  // Of reductions.
+  at::Tensor host_, device_;
   std::atomic<int64_t> bytes_sent_ = 0;
 };
+
+// Connects communicators of one group, in the same order on all its ranks.
+class Connector {
+ public:
+  explicit Connector(const NcclGroup& group)
+      : group_(group),
+        whole_(Connect("group", nullptr, 0, group.replica * group.shards + group.shard,
+                       group.shards * group.replicas)) {}
+
+  // `color`: the index of this rank's communicator among those that the group is split into.
+  std::unique_ptr<NcclChannel> Split(const std::string& name, int color, int rank, int size) {
+    return std::make_unique<NcclChannel>(name, Connect(name, whole_, color, rank, size), group_.gpu,
+                                         group_.timeout);
+  }
+
+ private:
+  NcclChannel::Group Connect(const std::string& name, const NcclChannel::Group& parent, int color,
+                             int rank, int size) {
+    auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+    // Our own watch is first; this is for what it cannot see.
+    options->timeout = 2 * group_.timeout;
+    options->group_name = name + "/" + std::to_string(color);
+    if (parent) {
+      options->split_from = parent;
+      options->split_color = color;
+    }
+    auto store = c10::make_intrusive<c10d::PrefixStore>(options->group_name, group_.store);
+    auto result =
+        c10::make_intrusive<ProcessGroupNCCL>(std::move(store), rank, size, std::move(options));
+    // At once: a communicator can only be split when it is there, and a peer that is missing shows
+    // here, where it can still be an exception.
+    result->eagerConnectSingleDevice(
+        at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(group_.gpu)));
+    return result;
+  }
+
+  const NcclGroup& group_;
+  const NcclChannel::Group whole_;  // Lives on in the options of its parts.
+};
+
+// What NCCL and LibTorch read from the environment when their first communicator is made. The
+// user's own settings win.
+void SetEnvironment() {
+  // Two communicators of one GPU may run at once: in the order in which they were issued.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // LibTorch would end the process by std::terminate; NcclChannel does it with an exit code.
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", /*overwrite=*/0);
+  setenv("TORCH_NCCL_ENABLE_MONITORING", "0", /*overwrite=*/0);
+}
+
+NcclTiers ConnectTiers(const NcclGroup& group) {
+  Connector connector(group);
+  NcclTiers tiers;
+  std::unique_ptr<NcclChannel> gather, reduce, replica;
+  if (group.shards > 1 || group.always) {
+    gather = connector.Split("gather", group.replica, group.shard, group.shards);
+    reduce = connector.Split("reduce", group.replica, group.shard, group.shards);
+    tiers.shard = std::make_unique<NcclComm>(group.shard, group.shards, group.gpu,
+                                             std::move(gather), std::move(reduce));
+  }
+  if (group.replicas > 1 || group.always) {
+    replica = connector.Split("replicate", group.shard, group.replica, group.replicas);
+    tiers.replica = std::make_unique<NcclComm>(group.replica, group.replicas, group.gpu,
+                                               std::move(replica), nullptr);
+  }
+  return tiers;
+}
 
 }  // namespace
 }  // namespace fedshard::collective
@@ -158,12 +213,13 @@ extern "C" void fedshard_require_gpu(int gpu) {
   }
 }
 
-extern "C" fedshard::collective::Comm* fedshard_make_nccl_comm(
-    const fedshard::collective::NcclGroup& group) {
+extern "C" void fedshard_connect_nccl(const fedshard::collective::NcclGroup& group,
+                                      fedshard::collective::NcclTiers& tiers) {
   using fedshard::collective::CommError;
   fedshard_require_gpu(group.gpu);
   try {
-    return new fedshard::collective::NcclComm(group);
+    fedshard::collective::SetEnvironment();
+    tiers = fedshard::collective::ConnectTiers(group);
   } catch (const c10::Error& e) {
     throw CommError(std::string("NCCL: ") + e.what_without_backtrace());
   }

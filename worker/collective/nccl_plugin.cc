@@ -24,8 +24,10 @@ Function Find(const char* name) {
 
 void RequireGpu(int gpu) { Find<RequireGpuFunction>(kRequireGpuSymbol)(gpu); }
 
-std::unique_ptr<Comm> ConnectNccl(const NcclGroup& group) {
-  return std::unique_ptr<Comm>(Find<MakeNcclComm>(kMakeNcclCommSymbol)(group));
+NcclTiers ConnectNccl(const NcclGroup& group) {
+  NcclTiers tiers;
+  Find<ConnectNcclFunction>(kConnectNcclSymbol)(group, tiers);
+  return tiers;
 }
 
 }  // namespace fedshard::collective

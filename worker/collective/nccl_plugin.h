@@ -1,5 +1,5 @@
-// The CUDA half of the room lives in libfedshard_cuda.so, which is loaded only by ranks on a GPU: a
-// CPU rank would pay half a second and hundreds of megabytes for libraries it never calls.
+// NCCL, whose code is in the CUDA plugin (worker/cuda_plugin): the plugin's entry points, and the
+// calls that load it.
 #pragma once
 
 #include <chrono>
@@ -10,26 +10,38 @@
 
 namespace fedshard::collective {
 
+// A rank's place in its federation group.
 struct NcclGroup {
-  c10::intrusive_ptr<c10d::Store> store;
-  int rank = 0;
-  int size = 1;
+  c10::intrusive_ptr<c10d::Store> store;  // Of the group's generation.
+  int shard = 0, shards = 1;
+  int replica = 0, replicas = 1;
   int gpu = 0;
-  std::chrono::milliseconds timeout{60'000};
+  std::chrono::milliseconds timeout{60'000};  // Of every operation, from when it is issued.
+  // Communicators for tiers of one rank too, where SelfComm would do: for tests on one GPU.
+  bool always = false;
+};
+
+struct NcclTiers {
+  std::unique_ptr<Comm> shard, replica;
 };
 
 // The plugin's entry points. Both throw CommError when NVIDIA's driver or the GPU is not there.
 using RequireGpuFunction = void (*)(int gpu);
 inline constexpr char kRequireGpuSymbol[] = "fedshard_require_gpu";
-using MakeNcclComm = Comm* (*)(const NcclGroup& group);
-inline constexpr char kMakeNcclCommSymbol[] = "fedshard_make_nccl_comm";
+using ConnectNcclFunction = void (*)(const NcclGroup& group, NcclTiers& tiers);
+inline constexpr char kConnectNcclSymbol[] = "fedshard_connect_nccl";
 
 // Makes LibTorch's CUDA device usable in this process: loads the plugin ($FEDSHARD_CUDA_PLUGIN,
 // else libfedshard_cuda.so beside the executable) and checks that GPU `gpu` is there. Call before
 // any tensor is made on it: a rank without NCCL peers needs it too. Throws CommError.
 void RequireGpu(int gpu);
 
-// Loads the plugin as RequireGpu does. Throws CommError.
-std::unique_ptr<Comm> ConnectNccl(const NcclGroup& group);
+// The Comms inside a federation group; blocks until all its ranks are there. Loads the plugin as
+// RequireGpu does. Throws CommError.
+//
+// A failure after that ends the process with kExitNccl (common/trainer_exit.h), from any thread and
+// without unwinding: a broken communicator can neither be waited for nor be taken down safely. Only
+// after Abort() operations throw, as those of other Comms do.
+NcclTiers ConnectNccl(const NcclGroup& group);
 
 }  // namespace fedshard::collective

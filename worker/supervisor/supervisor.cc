@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/duration.h"
+#include "common/trainer_exit.h"
 
 namespace fedshard::supervisor {
 namespace {
@@ -169,6 +170,10 @@ void Supervisor::ReapEnded() {
     }
     ReadOutput(child, kMaxLastBytes);
     child.log->Finish();
+    if (child.reason.empty() && exit->signal == 0 && exit->exit_code == kExitNccl) {
+      child.reason = "NCCL_FAILED";
+      child.message = "a communicator of its GPU failed; a peer is probably gone";
+    }
     on_exit_(it->first,
              {exit->exit_code, exit->signal, child.reason, child.message, child.log->Tail()});
     it = children_.erase(it);

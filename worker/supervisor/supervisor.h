@@ -40,7 +40,8 @@ struct TrainerCommand {
 struct TrainerExit {
   int32_t exit_code = 0;
   int32_t signal = 0;
-  // START_FAILED, UNRESPONSIVE, STOPPED; empty: it ended by itself.
+  // START_FAILED, UNRESPONSIVE, STOPPED; NCCL_FAILED: it said so by its exit code; empty: it ended
+  // by itself.
   std::string reason;
   std::string message;
   std::vector<std::string> log_tail;

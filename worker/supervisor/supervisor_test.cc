@@ -70,6 +70,17 @@ TEST_F(SupervisorTest, ReportsExitWithTheLastLines) {
   EXPECT_THAT(Log(0), HasSubstr("Z two\n"));
 }
 
+TEST_F(SupervisorTest, NamesAFailureOfNccl) {
+  Make();
+  Start(0, "echo 'NCCL: reduce timed out'; exit 8");
+  Start(1, "kill -ABRT $$");
+  const TrainerExit exit = WaitForExit(0);
+  EXPECT_EQ(exit.exit_code, 8);
+  EXPECT_EQ(exit.reason, "NCCL_FAILED");
+  EXPECT_THAT(exit.log_tail, ElementsAre(EndsWith("NCCL: reduce timed out")));
+  EXPECT_EQ(WaitForExit(1).reason, "");
+}
+
 TEST_F(SupervisorTest, KeepsTwentyLinesOfManyAndCutsLongOnes) {
   Make();
   Start(0, "seq 1000; head -c 10000 /dev/zero | tr '\\0' x; echo; exit 0");

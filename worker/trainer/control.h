@@ -9,14 +9,9 @@
 #include <variant>
 #include <vector>
 
-namespace fedshard::trainer {
+#include "common/trainer_exit.h"
 
-// Exit codes of fedshard-trainer.
-inline constexpr int kExitDone = 0;
-inline constexpr int kExitFailed = 3;      // Said why in a RankFailure.
-inline constexpr int kExitLostWorker = 4;  // The stream to the worker closed.
-inline constexpr int kExitStopped = 5;     // Asked to stop, by the worker or SIGTERM.
-inline constexpr int kExitCollective = 6;  // A collective failed; a peer is probably gone.
+namespace fedshard::trainer {
 
 // The rank has to end: exit with `exit_code`.
 class Stopped : public std::runtime_error {
