@@ -30,10 +30,22 @@ struct CheckpointWriter::Impl {
     mu.Unlock();
   }
 
+  // False when there is no memory for the copy.
+  bool Reserve(size_t bytes) {
+    if (bytes <= copy_bytes) return true;
+    copy.reset();
+    copy_bytes = 0;
+    copy.reset(new (std::nothrow) char[bytes]);
+    if (copy != nullptr) copy_bytes = bytes;
+    return copy != nullptr;
+  }
+
   CheckpointJob job;  // Used by `thread` alone.
   const std::function<void(const WriteResult&)> done;
-  // The copied state. Written by Start while nothing is pending, read by `thread` while it is.
-  std::vector<char> copy;
+  // The copied state. Written by Start while nothing is pending, read by `thread` while it is. Raw
+  // memory: training waits for the copy, and should not wait for zeros first.
+  std::unique_ptr<char[]> copy;
+  size_t copy_bytes = 0;
 
   Mutex mu;
   CondVar changed;
@@ -65,16 +77,15 @@ void CheckpointWriter::Start(const Manifest& manifest, const std::vector<TensorT
     request.tensors.push_back(tensor.description);
     bytes += static_cast<size_t>(BytesIn(tensor.description));
   }
-  try {
-    impl_->copy.resize(bytes);
-    char* to = impl_->copy.data();
+  if (impl_->Reserve(bytes)) {
+    char* to = impl_->copy.get();
     for (const TensorToStore& tensor : tensors) {
       const auto size = static_cast<size_t>(BytesIn(tensor.description));
       if (size > 0) memcpy(to, tensor.data, size);
       to += size;
     }
-    request.data = impl_->copy.data();
-  } catch (const std::bad_alloc&) {
+    request.data = impl_->copy.get();
+  } else {
     request.copy_failed = true;  // Training goes on; the writer reports it.
   }
   MutexLock lock(impl_->mu);

@@ -267,6 +267,20 @@ TEST_F(Writer, DirectoryThatCannotBe) {
   EXPECT_THAT(result.error, AllOf(HasSubstr(dir_.path() + "/file"), HasSubstr("ENOTDIR")));
 }
 
+TEST_F(Writer, NoMemoryForACopy) {
+  const char byte = 0;
+  WriteResult outcome;
+  {
+    CheckpointWriter writer(testing::OptionsFor(dir_.path(), {}, 0, 0),
+                            [&](const WriteResult& result) { outcome = result; });
+    // More than any address space has.
+    const FlatTensor tensor{"t", "parameters", 0, "F32", int64_t{1} << 55, {}};
+    writer.Start(testing::ManifestFor(state_), {{tensor, &byte}});
+  }
+  EXPECT_THAT(outcome.error, HasSubstr("group-0-shard-0.safetensors: no memory for a copy"));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
 TEST_F(Writer, AttemptsAreNames) {
   for (const char* attempt : {"", "../a", "a/b", "a.b"}) {
     EXPECT_THAT(Write(400, attempt).error, HasSubstr("checkpoint attempt")) << attempt;
