@@ -10,6 +10,7 @@
 #include "cli/export_command.h"
 #include "cli/interrupt.h"
 #include "cli/local_state.h"
+#include "cli/model_commands.h"
 #include "cli/suggest.h"
 #include "common/version.h"
 
@@ -26,6 +27,8 @@ Examples:
   fedshard describe job shakespeare-fl-hsdp
   fedshard logs shakespeare-fl-hsdp --rank 3 --follow
   fedshard cancel shakespeare-fl-hsdp
+  fedshard eval shakespeare-fl-hsdp                         loss and perplexity of its newest checkpoint
+  fedshard generate llama-3m --prompt "ROMEO:"              or of a checkpoint or Hugging Face folder
   fedshard export shakespeare-fl-hsdp --out llama-3m       weights for transformers
   fedshard checkpoint verify /shared/checkpoints/llama-3m
 
@@ -195,13 +198,14 @@ int Main(int argc, char** argv) {
   AddLocal(app, arguments, exit_code);
   AddExport(app, arguments.global, exit_code);
   AddCheckpoint(app, exit_code);
+  AddModelCommands(app, arguments.global, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (argc > 1 && error.get_exit_code() != 0) {
       const std::string guess =
           Closest(argv[1], {"submit", "validate", "get", "describe", "watch", "logs", "cancel",
-                            "local", "export", "checkpoint"});
+                            "local", "export", "checkpoint", "eval", "generate"});
       if (!guess.empty() && guess != argv[1])
         std::cerr << "Did you mean fedshard " << guess << "?\n";
     }
