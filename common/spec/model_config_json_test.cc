@@ -37,6 +37,47 @@ TEST(ModelConfigJson, ReadsLlama3) {
   EXPECT_FALSE(model->tie_word_embeddings);
 }
 
+// Llama 2 7B, Llama 3.2 1B and Mistral 7B v0.3, field by field.
+TEST(ModelConfigJson, ReadsOtherPublishedModels) {
+  const auto llama2 = ParseModelConfig(R"({"_name_or_path": "meta-llama/Llama-2-7b-hf",
+    "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "tie_word_embeddings": false, "torch_dtype": "float16", "transformers_version": "4.31.0.dev0",
+    "use_cache": true, "vocab_size": 32000})");
+  ASSERT_THAT(llama2, testing::IsOk());
+  EXPECT_EQ(llama2->rope_theta, 10000);
+  EXPECT_EQ(llama2->num_key_value_heads, 32);
+
+  const auto llama32 = ParseModelConfig(R"({"architectures": ["LlamaForCausalLM"],
+    "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+    "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama",
+    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+    "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192,
+    "rope_type": "llama3"}, "rope_theta": 500000.0, "tie_word_embeddings": true,
+    "torch_dtype": "bfloat16", "transformers_version": "4.45.0.dev0", "use_cache": true,
+    "vocab_size": 128256})");
+  ASSERT_THAT(llama32, testing::IsOk());
+  EXPECT_TRUE(llama32->tie_word_embeddings);
+  EXPECT_EQ(llama32->rope_scaling.factor, 32);
+
+  const auto mistral = ParseModelConfig(R"({"architectures": ["MistralForCausalLM"],
+    "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+    "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "max_position_embeddings": 32768, "model_type": "mistral", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "transformers_version": "4.42.0.dev0", "use_cache": true,
+    "vocab_size": 32768})");
+  ASSERT_THAT(mistral, testing::IsOk());
+  EXPECT_EQ(mistral->rope_theta, 1e6);
+}
+
 TEST(ModelConfigJson, FillsInDefaults) {
   json config = Llama();
   config.erase("num_key_value_heads");

@@ -13,7 +13,9 @@ import unittest
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 import torch  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig  # noqa: E402
+from tokenizers import Tokenizer, models  # noqa: E402
+from transformers import (AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig,  # noqa: E402
+                          PreTrainedTokenizerFast)
 from transformers.utils import logging  # noqa: E402
 
 logging.set_verbosity_error()
@@ -192,6 +194,19 @@ class Parity(unittest.TestCase):
                 self.assertEqual(loaded.dtype, dtype)
                 for key, parameter in model.named_parameters():
                     self.assertTrue(torch.equal(loaded.get_parameter(key), parameter.to(dtype)), key)
+
+    def test_exports_the_tokenizer(self):
+        random_model(CONFIGS["mha"], seed=5).save_pretrained(self.folder / "model")
+        words = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "?": 2, "be": 3}, unk_token="?"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", eos_token="</s>", unk_token="?")
+        tokenizer.save_pretrained(self.folder / "tokenizer")
+        tool("export", "--model", self.folder / "model", "--export", self.folder / "out",
+             "--tokenizer", self.folder / "tokenizer")
+        loaded = AutoTokenizer.from_pretrained(self.folder / "out")
+        self.assertEqual(loaded("be").input_ids, [3])
+        self.assertEqual(loaded.eos_token_id, 1)
+        load(self.folder / "out").generate(**loaded("be", return_tensors="pt", return_token_type_ids=False),
+                                           max_new_tokens=3)
 
 
 if __name__ == "__main__":

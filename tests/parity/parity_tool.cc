@@ -32,6 +32,7 @@ struct Arguments {
   std::string tokens;  // Raw int64: for each step, accumulation * rows rows of length + 1.
   std::string out;
   std::string export_to;
+  std::string tokenizer;
   std::string dtype = "F32";
   int64_t max_file_bytes = 5'000'000'000;
   int64_t rows = 1;
@@ -209,6 +210,7 @@ void Export(const Arguments& arguments) {
   checkpoint::ExportOptions options;
   options.directory = arguments.export_to;
   options.dtype = checkpoint::ParseDType(arguments.dtype).value();
+  options.tokenizer_directory = arguments.tokenizer;
   options.max_file_bytes = arguments.max_file_bytes;
   Must(checkpoint::ExportHuggingFace(*model.weights, model.config, model.config_json, options)
            .status());
@@ -234,6 +236,7 @@ int Main(int argc, char** argv) {
   train->add_option("--eps", a.optimizer.eps)->required();
   CLI::App* convert = app.add_subcommand("export", "Export what was read");
   convert->add_option("--dtype", a.dtype);
+  convert->add_option("--tokenizer", a.tokenizer);
   CLI::App* read = app.add_subcommand("read", "The weights as they were read");
   for (CLI::App* command : {train, convert, read}) {
     command->add_option("--model", a.model)->required();
