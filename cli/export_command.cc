@@ -84,10 +84,14 @@ absl::StatusOr<checkpoint::ExportOptions> OptionsOf(const ExportCommand& command
   options.max_file_bytes = *size;
   options.interrupted = Interrupted;
   options.tokenizer_directory = command.tokenizer;
-  std::error_code ignored;
-  if (command.tokenizer.empty() && !origin.tokenizer.empty() &&
-      fs::exists(fs::path(origin.tokenizer) / "tokenizer.json", ignored)) {
-    options.tokenizer_directory = origin.tokenizer;
+  if (command.tokenizer.empty()) {
+    std::error_code ignored;
+    for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+      if (origin.tokenizer.empty() || !fs::exists(fs::path(origin.tokenizer) / name, ignored)) {
+        continue;
+      }
+      options.tokenizer_directory = origin.tokenizer;
+    }
   }
   return options;
 }

@@ -4,6 +4,7 @@ For tiny random models of each supported kind: logits, the first step's gradient
 losses of 20 AdamW steps and the weights after them are within 1e-4 (fp32); an exported folder loads in transformers
 with equal bits, and what transformers saves is read with equal bits.
 """
+import json
 import os
 import pathlib
 import subprocess
@@ -28,7 +29,7 @@ STEPS = 20
 ACCUMULATION, ROWS, LENGTH = 2, 2, 40
 LEARNING_RATE = 1e-3
 # Above the rounding of gradients (some 1e-8 here). With 1e-8 a gradient that is nothing but rounding moves its weight by
-# whole steps: one weight in ten thousand then differs by up to 7e-4, each side being as far from a run in fp64.
+# whole steps: a few weights in a hundred thousand then differ by up to 7e-4, both sides being as far from a run in fp64.
 EPS = 1e-6
 
 # Large initial weights, so that logits are far from uniform and attention is far from a mean.
@@ -183,12 +184,19 @@ class Parity(unittest.TestCase):
                                            {name: p.detach() for name, p in load(folder).named_parameters()})
 
     def test_exports_every_dtype(self):
-        """Rounded as PyTorch rounds, and loaded in the dtype that config.json says."""
+        """Rounded as PyTorch rounds, and loaded in the dtype that config.json says, under its older name too."""
         model = random_model(CONFIGS["tied"], seed=4)
         model.save_pretrained(self.folder / "model")
+        self.check_dtypes(model, "newer")
+        config = json.loads((self.folder / "model" / "config.json").read_text())
+        del config["dtype"]
+        (self.folder / "model" / "config.json").write_text(json.dumps(config))
+        self.check_dtypes(model, "older")
+
+    def check_dtypes(self, model, prefix):
         for name, dtype in (("F32", torch.float32), ("F16", torch.float16), ("BF16", torch.bfloat16)):
-            with self.subTest(name):
-                out = self.folder / name
+            with self.subTest(name, prefix=prefix):
+                out = self.folder / f"{prefix}-{name}"
                 tool("export", "--model", self.folder / "model", "--export", out, "--dtype", name)
                 loaded = load(out, dtype="auto")
                 self.assertEqual(loaded.dtype, dtype)
