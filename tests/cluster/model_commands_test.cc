@@ -198,6 +198,41 @@ TEST_F(ModelCommands, TokenizerTurnsTextIntoTokensAndBack) {
   Refused(2, {"generate", model_, "--prompt", "w7"}, {"tokenizer.json"});
 }
 
+TEST_F(ModelCommands, CheckpointsOfAnyMeshGiveTheSameLoss) {
+  const std::string directory = folder_.path() + "/checkpoints";
+  const std::string first = WriteCheckpoint(directory, weights_, 3, 10);
+  const std::string second = WriteCheckpoint(directory, RandomWeights(SmallModel(), 2), 2, 20);
+  const auto eval = [&](const std::string& path, const char* ranks) {
+    const CommandResult result =
+        Fedshard({"eval", path, "--data", data_, "--threads", "1", "--ranks", ranks, "-o", "json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    json value = json::parse(result.out, nullptr, false);
+    value["warnings"] = result.err;
+    return value;
+  };
+  const double loss = Eval({})["loss"];
+  EXPECT_EQ(eval(first, "2")["loss"], loss);
+  EXPECT_EQ(eval(first, "1")["step"], 10);
+  // Of the folder the newest, unless it is damaged.
+  const json newest = eval(directory, "1");
+  EXPECT_EQ(newest["step"], 20);
+  EXPECT_NE(newest["loss"], loss);
+  EXPECT_EQ(newest["warnings"], "");
+  std::filesystem::remove(second + "/shard-1.safetensors");
+  const json older = eval(directory, "1");
+  EXPECT_EQ(older["step"], 10);
+  EXPECT_EQ(older["loss"], loss);
+  EXPECT_THAT(older["warnings"].get<std::string>(), HasSubstr("shard-1.safetensors"));
+  Refused(1, {"eval", second, "--data", data_}, {"shard-1.safetensors"});
+  // What no header shows: a rank finds it.
+  std::fstream file(first + "/shard-0.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(8192);
+  file.put('Z');
+  file.close();
+  Refused(1, {"eval", first, "--data", data_, "--ranks", "2"}, {"rank ", "shard-0.safetensors"});
+}
+
 TEST_F(ModelCommands, WhatDoesNotFitIsRefusedByName) {
   Refused(3, {"eval", folder_.path() + "/none", "--data", data_}, {"/none"});
   Refused(2, {"eval", folder_.path(), "--data", data_}, {"manifest.json", "config.json"});

@@ -10,6 +10,7 @@
 #include "common/spec/model_config_json.h"
 #include "common/status_macros.h"
 #include "worker/checkpoint/hf_weights.h"
+#include "worker/checkpoint/shard_description.h"
 
 namespace fedshard::inference {
 namespace {
@@ -49,6 +50,10 @@ absl::StatusOr<ModelSource> OpenCheckpoint(const std::string& path) {
   model.step = manifest.step;
   RETURN_IF_ERROR(SetConfig(absl::StrCat(path, "/", checkpoint::kManifestName, ": model_config"),
                             manifest.model_config, model));
+  const absl::Status whole = checkpoint::CheckModel(manifest, model.config, "parameters");
+  if (!whole.ok()) {
+    return absl::Status(whole.code(), absl::StrCat(path, ": ", whole.message()));
+  }
   ASSIGN_OR_RETURN(model.parameters, model.reader->Source("parameters", 0));
   return model;
 }
