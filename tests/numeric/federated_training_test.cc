@@ -68,7 +68,8 @@ Parameters Federated(const Mesh& mesh, int64_t steps, int64_t every,
     collective::MeshComms comms = fake.Connect(rank);
     engine::Engine engine(Options(sgd, accumulation), *comms.shard, *comms.replica);
     engine.InitializeRandom(5);
-    federation::Averager averager(engine.master_shards(), *comms.federation, 10'000);
+    federation::Averager averager(engine.master_shards(), *comms.federation,
+                                  {.chunk_bytes = 10'000});
     for (int64_t step = 0; step < steps; ++step) {
       std::vector<at::Tensor> micro_batches;
       for (int64_t m = 0; m < accumulation; ++m) {

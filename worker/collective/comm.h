@@ -65,6 +65,8 @@ class Comm {
   // `full` has size() equal parts; `shard` becomes the sum over ranks of part rank(). `full` is
   // unchanged.
   virtual Ticket ReduceScatter(at::Tensor full, at::Tensor shard) = 0;
+  // Both have size() equal parts: part i of `in` goes to rank i, part i of `out` comes from rank i.
+  virtual Ticket AllToAll(at::Tensor in, at::Tensor out) = 0;
   // In place sum over ranks; any length.
   virtual Ticket AllReduce(at::Tensor tensor) = 0;
   virtual Ticket Broadcast(at::Tensor tensor, int root) = 0;

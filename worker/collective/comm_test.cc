@@ -58,6 +58,27 @@ at::Tensor ExpectedSum(int ranks, int64_t length) {
   return out;
 }
 
+TEST_P(Comms, AllToAllHandsEachRankItsPartWhateverTheType) {
+  Run([](Comm& comm) {
+    for (const at::ScalarType type : {at::kFloat, at::kByte, at::kBFloat16}) {
+      const int64_t part = 301;
+      at::Tensor in = at::empty({comm.size() * part}, type);
+      at::Tensor out = at::zeros({comm.size() * part}, type);
+      for (int to = 0; to < comm.size(); ++to) {
+        in.narrow(0, to * part, part).fill_(10 * comm.rank() + to);
+      }
+      const int64_t before = comm.bytes_sent();
+      comm.AllToAll(in, out).Wait();
+      for (int from = 0; from < comm.size(); ++from) {
+        const at::Tensor got = out.narrow(0, from * part, part);
+        EXPECT_TRUE(at::equal(got, at::full_like(got, 10 * from + comm.rank()))) << from;
+      }
+      EXPECT_EQ(comm.bytes_sent() - before,
+                (comm.size() - 1) * part * static_cast<int64_t>(in.element_size()));
+    }
+  });
+}
+
 TEST_P(Comms, AllGatherPutsEveryPartInPlace) {
   Run([](Comm& comm) {
     const int64_t part = 1237;

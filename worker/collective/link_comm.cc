@@ -143,6 +143,15 @@ Ticket LinkComm::ReduceScatter(at::Tensor full, at::Tensor shard) {
       }));
 }
 
+Ticket LinkComm::AllToAll(at::Tensor in, at::Tensor out) {
+  const std::vector<at::Tensor> parts = EqualParts(in, size());
+  const std::vector<at::Tensor> into = EqualParts(out, size());
+  TORCH_CHECK(in.nbytes() == out.nbytes(), "all-to-all: in and out differ in size");
+  at::Tensor own = into[rank()];
+  own.copy_(parts[rank()]);
+  return Ticket(std::make_unique<LinkOperation>(ExchangeParts(parts, into, NextTag()), nullptr));
+}
+
 Ticket LinkComm::AllReduce(at::Tensor tensor) {
   std::vector<at::Tensor> parts = NearlyEqualParts(tensor, size());
   const int64_t mine = parts[rank()].numel();

@@ -51,6 +51,16 @@ class NcclComm : public Comm {
     });
   }
 
+  Ticket AllToAll(at::Tensor in, at::Tensor out) override {
+    bytes_sent_ += (size() - 1) * static_cast<int64_t>(in.nbytes()) / size();
+    return Issue([&] {
+      std::vector<int64_t> equal;
+      c10d::AllToAllOptions options;
+      options.asyncOp = false;
+      group_->alltoall_base(out, in, equal, equal, options);
+    });
+  }
+
   Ticket AllReduce(at::Tensor tensor) override {
     bytes_sent_ += 2 * (size_ - 1) * static_cast<int64_t>(tensor.nbytes()) / size_;
     return reduce().Issue("all-reduce", [&](ProcessGroupNCCL& group) {

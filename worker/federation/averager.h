@@ -1,36 +1,99 @@
 // Federated averaging of parameter shards: out of place and in two steps, so that nobody applies an
 // average before everybody agrees on its bits. Owned and called by the training thread.
+//
+// A committed round: the weighted mean of the groups' shards, then the outer optimizer on the
+// pseudo-gradient. With compression the groups exchange their changes since the last commit
+// instead, encoded, in two hops: each rank sums one part of every chunk and sends the encoded sum
+// back. What rounding loses in either hop is kept in a residual and added in the next round (error
+// feedback, arXiv:1901.09847). All ranks of a federated group compute the same bits.
+//
+// Memory beyond the shards, in units of one: 1 for the staged mean; 1 for the base with an outer
+// optimizer or compression; 1 (momentum, nesterov) or 2 (adam) for the outer state; 1 + 1/F for
+// residuals; and some chunks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "worker/collective/comm.h"
+#include "worker/federation/outer_optimizer.h"
+#include "worker/federation/wire_codec.h"
 
 namespace fedshard::federation {
 
+struct AveragerOptions {
+  int64_t chunk_bytes = 4 << 20;
+  OuterOptimizerOptions outer = {};
+  Compression compression = Compression::kNone;
+};
+
+// State that outlives a round, for checkpoints: one flat tensor per unit, as the shards.
+struct AveragerState {
+  std::string kind;  // "outer_first_moment", "outer_second_moment", "residual".
+  bool same_in_all_groups = false;
+  std::vector<at::Tensor> tensors;
+};
+
 class Averager {
  public:
-  // `shards`: the engine's master shards, which must outlive this. Memory: one shard-sized copy
-  // here, and (F-1)/F of a chunk that the Comm receives into.
-  Averager(std::vector<at::Tensor>& shards, collective::Comm& federation, int64_t chunk_bytes);
+  // `shards`: the engine's master shards, which must outlive this and hold the parameters that
+  // training starts from, or Restart() must follow.
+  Averager(std::vector<at::Tensor>& shards, collective::Comm& federation,
+           const AveragerOptions& options);
 
-  // Computes sum over groups of weight * shard into the staging copy, chunk by chunk; `weight` is
-  // this rank's own and all sum to 1. Collective over the federated group. Returns the hash of the
-  // result.
+  // Takes the shards as they are as the base of the next pseudo-gradient: after they were loaded.
+  void Restart();
+
+  // Computes the new parameters; `weight` is this rank's own and all sum to 1. Collective over the
+  // federated group. Returns the hash of the result; the shards stay as they are.
   uint64_t Average(double weight);
-  // Makes the average current.
+  // Makes them current. Throws c10::Error without an average.
   void Commit();
-  // Forgets it.
+  // Forgets them, and with them what the outer optimizer and the error feedback would have kept.
   void Abort();
 
+  // Replaces other per-unit tensors (optimizer moments) by their weighted means at once,
+  // uncompressed; fp32 or bf16. Collective over the federated group.
+  void AverageState(const std::vector<at::Tensor>& tensors, double weight);
+
+  // May be written between rounds.
+  std::vector<AveragerState> State();
+
  private:
+  // Elements [first, first + count) of shard `unit`.
+  struct Chunk {
+    size_t unit = 0;
+    int64_t first = 0;
+    int64_t count = 0;
+    at::Tensor Of(const std::vector<at::Tensor>& tensors) const;
+  };
+
+  bool compresses() const { return codec_.has_value(); }
+  // Elements of each group's part of a chunk on the wire.
+  int64_t PartOf(const Chunk& chunk) const;
+  // This group's change since the last commit with what is owed from before, padded to whole parts.
+  at::Tensor OwedChange(const Chunk& chunk) const;
+  // Leaves base + mean change in the staging copy, and what the second hop lost of this rank's part
+  // in `lost_`.
+  void ExchangeChanges(const Chunk& chunk, const std::vector<double>& weights);
+  // The residual after a commit of this average.
+  void KeepResidual(const Chunk& chunk, const at::Tensor& lost);
+  at::Tensor Result(const Chunk& chunk, bool keep);
+
   std::vector<at::Tensor>& shards_;
   collective::Comm& federation_;
-  int64_t chunk_elements_;
+  std::optional<WireCodec> codec_;
+  std::vector<Chunk> chunks_;
+  OuterOptimizer outer_;
   std::vector<at::Tensor> staged_;
+  std::vector<at::Tensor> base_;      // As of the last commit; empty when nothing needs it.
+  std::vector<at::Tensor> residual_;  // Empty without compression.
+  std::vector<at::Tensor> lost_;      // By chunk, while an average is pending.
+  double weight_ = 0;
   bool pending_ = false;
 };
 

@@ -36,7 +36,7 @@ TEST_P(Averaging, MatchesTheReference) {
     collective::RunRanks(groups, [&](int group) {
       const auto comm = world.Connect(group);
       std::vector<at::Tensor> shards = Shards(group);
-      Averager averager(shards, *comm, chunk_bytes);
+      Averager averager(shards, *comm, {.chunk_bytes = chunk_bytes});
       hashes[group] = averager.Average(weights[group]);
       for (int i = 0; i < 2; ++i)
         EXPECT_TRUE(at::equal(shards[i], Shards(group)[i])) << "not out of place";
@@ -66,7 +66,7 @@ TEST(Averager, EqualWeightsOfTwoAreExact) {
   collective::RunRanks(2, [&](int group) {
     const auto comm = world.Connect(group);
     std::vector<at::Tensor> shards = Shards(group);
-    Averager averager(shards, *comm, 1 << 20);
+    Averager averager(shards, *comm, {});
     averager.Average(0.5);
     averager.Commit();
     for (int i = 0; i < 2; ++i) {
@@ -79,7 +79,7 @@ TEST(Averager, CommitNeedsAnAverage) {
   collective::FakeWorld world(1);
   const auto comm = world.Connect(0);
   std::vector<at::Tensor> shards = Shards(0);
-  Averager averager(shards, *comm, 1 << 20);
+  Averager averager(shards, *comm, {});
   EXPECT_THROW(averager.Commit(), c10::Error);
 }
 
