@@ -1,17 +1,20 @@
 #include "cli/job_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "cli/job_sections.h"
 #include "cli/quantity.h"
 #include "cli/yaml_section.h"
 #include "common/duration.h"
 #include "common/spec/model_config_json.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
+#include "worker/checkpoint/hf_weights.h"
 #include "worker/data/token_file.h"
 
 namespace fedshard::cli {
@@ -31,9 +34,13 @@ class Reader {
     ReadModel(top.Section("model", true));
     ReadData(top.Section("data", true));
     ReadMesh(top.Section("mesh", true));
-    ReadFederation(top.Section("federation"));
+    ReadFederation(top.Section("federation"), *spec_.mutable_federation());
     ReadResources(top.Section("resources"));
     ReadEvaluation(top.Section("evaluation"));
+    if (top.Has("checkpoint")) {
+      ReadCheckpoint(top.Section("checkpoint"), folder_, spec_.model().config_json(),
+                     *spec_.mutable_checkpoint());
+    }
     ReadTraining(top.Section("training", true));  // Needs the others for tokens per step.
     top.Finish();
     return spec_;
@@ -44,22 +51,33 @@ class Reader {
   void ReadModel(YamlSection section) {
     v1::ModelSpec& model = *spec_.mutable_model();
     model.set_init(v1::MODEL_INIT_RANDOM);
-    section.Choice("init", {"random"});
     if (const auto seed = section.Integer("seed")) model.set_seed(static_cast<uint64_t>(*seed));
-    if (const auto config = section.Text("config", true)) {
-      const std::string path = Absolute(*config);
-      std::ifstream file(path);
-      std::ostringstream text;
-      text << file.rdbuf();
-      if (!file) {
-        section.Bad("config", absl::StrCat(path, ": cannot be read"));
-      } else if (const auto parsed = ParseModelConfig(text.str()); !parsed.ok()) {
-        section.Bad("config", absl::StrCat(path, ": ", parsed.status().message()));
-      } else {
-        model.set_config_json(text.str());
+    const std::string init = section.Text("init").value_or("random");
+    if (init != "random") {
+      model.set_init(v1::MODEL_INIT_PRETRAINED);
+      model.set_init_directory(Absolute(init));
+      if (section.Has("config")) {
+        section.Text("config");
+        section.Bad("config", "is not wanted beside a model folder, which has its own config.json");
       }
+      ReadConfig(section, "init", model.init_directory() + "/config.json");
+    } else if (const auto config = section.Text("config", true)) {
+      ReadConfig(section, "config", Absolute(*config));
     }
     section.Finish();
+  }
+
+  void ReadConfig(YamlSection& section, const std::string& key, const std::string& path) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!file) {
+      section.Bad(key, absl::StrCat(path, ": cannot be read"));
+    } else if (const auto parsed = ParseModelConfig(text.str()); !parsed.ok()) {
+      section.Bad(key, absl::StrCat(path, ": ", parsed.status().message()));
+    } else {
+      spec_.mutable_model()->set_config_json(text.str());
+    }
   }
 
   void ReadData(YamlSection section) {
@@ -79,17 +97,17 @@ class Reader {
     if (!section.Has("mode")) section.Text("mode", true);
     const auto mode = section.Choice("mode", {"fsdp", "hsdp", "fl+fsdp", "fl+hsdp"});
     if (mode) mesh.set_mode(static_cast<v1::MeshMode>(*mode + 1));
-    mesh.set_federation_groups(Int32(section, "federation_groups", 1));
-    mesh.set_replicas(Int32(section, "replicas", 1));
-    mesh.set_shards(Int32(section, "shards", 1));
+    mesh.set_federation_groups(ReadInt32(section, "federation_groups", 1));
+    mesh.set_replicas(ReadInt32(section, "replicas", 1));
+    mesh.set_shards(ReadInt32(section, "shards", 1));
     section.Finish();
   }
 
   void ReadTraining(YamlSection section) {
     v1::TrainingSpec& training = *spec_.mutable_training();
-    training.set_micro_batch(Int32(section, "micro_batch", 1));
-    training.set_accumulation(Int32(section, "accumulation", 1));
-    training.set_check_replicas_every(Int32(section, "check_replicas_every", 0));
+    training.set_micro_batch(ReadInt32(section, "micro_batch", 1));
+    training.set_accumulation(ReadInt32(section, "accumulation", 1));
+    training.set_check_replicas_every(ReadInt32(section, "check_replicas_every", 0));
     const auto steps = Count(section, "steps"), tokens = Count(section, "tokens");
     const int64_t per_step = TokensPerStep(spec_);
     if (section.Has("steps") == section.Has("tokens")) {
@@ -97,8 +115,11 @@ class Reader {
     }
     if (steps) training.set_steps(*steps);
     if (tokens && per_step > 0) {
-      training.set_steps(*tokens / per_step + (*tokens % per_step > 0 ? 1 : 0));
+      const v1::ResumePoint& resume = spec_.checkpoint().resume();
+      const int64_t left = std::max<int64_t>(0, *tokens - resume.tokens());
+      training.set_steps(resume.step() + left / per_step + (left % per_step > 0 ? 1 : 0));
     }
+    ReadStepOptions(section, training);
     ReadOptimizer(section.Section("optimizer"));
     ReadSchedule(section.Section("schedule"));
     section.Finish();
@@ -111,6 +132,9 @@ class Reader {
     optimizer.set_learning_rate(section.Number("learning_rate").value_or(adamw ? 3e-4 : 0.1));
     optimizer.set_weight_decay(section.Number("weight_decay").value_or(adamw ? 0.1 : 0));
     optimizer.set_clip(section.Number("clip").value_or(1.0));
+    optimizer.set_moments(section.Choice("moments", {"fp32", "bf16"}).value_or(0) == 0
+                              ? v1::PRECISION_FP32
+                              : v1::PRECISION_BF16);
     if (adamw) {
       const auto betas = section.Numbers("betas", 2).value_or(std::vector<double>{0.9, 0.95});
       optimizer.set_beta1(betas[0]);
@@ -144,35 +168,18 @@ class Reader {
     return 0;
   }
 
-  void ReadFederation(YamlSection section) {
-    v1::FederationSpec& federation = *spec_.mutable_federation();
-    federation.set_every_steps(Int32(section, "every_steps", 8));
-    federation.set_weighting(section.Choice("weighting", {"tokens", "equal"}).value_or(0) == 0
-                                 ? v1::WEIGHTING_TOKENS
-                                 : v1::WEIGHTING_EQUAL);
-    federation.set_chunk_bytes(4 << 20);
-    if (const auto text = section.Text("chunk")) {
-      if (const auto bytes = ParseBytes(*text)) {
-        federation.set_chunk_bytes(*bytes);
-      } else {
-        section.Bad("chunk", "must be a size like 4MiB");
-      }
-    }
-    section.Finish();
-  }
-
   void ReadEvaluation(YamlSection section) {
     v1::EvaluationSpec& evaluation = *spec_.mutable_evaluation();
     const bool has_validation = !spec_.data().validation().empty();
-    evaluation.set_every_rounds(Int32(section, "every_rounds", 0));
-    evaluation.set_sequences(Int32(section, "sequences", has_validation ? 64 : 0));
+    evaluation.set_every_rounds(ReadInt32(section, "every_rounds", 0));
+    evaluation.set_sequences(ReadInt32(section, "sequences", has_validation ? 64 : 0));
     if (section.Has("sample")) {
       YamlSection sample = section.Section("sample");
       v1::SampleSpec& out = *evaluation.mutable_sample();
       for (const char c : sample.Text("prompt").value_or("\n")) {
         out.add_prompt_tokens(static_cast<unsigned char>(c));
       }
-      out.set_tokens(Int32(sample, "tokens", 200));
+      out.set_tokens(ReadInt32(sample, "tokens", 200));
       out.set_temperature(sample.Number("temperature").value_or(0.8));
       out.set_seed(static_cast<uint64_t>(sample.Integer("seed").value_or(0)));
       sample.Finish();
@@ -185,7 +192,7 @@ class Reader {
     resources.set_device(section.Choice("device", {"cpu", "cuda"}).value_or(0) == 0
                              ? v1::DEVICE_CPU
                              : v1::DEVICE_CUDA);
-    resources.set_threads_per_rank(Int32(section, "threads_per_rank", 1));
+    resources.set_threads_per_rank(ReadInt32(section, "threads_per_rank", 1));
     resources.set_collective_timeout_seconds(60);
     if (const auto text = section.Text("collective_timeout")) {
       if (const auto us = ParseDuration(*text); us.ok()) {
@@ -195,16 +202,6 @@ class Reader {
       }
     }
     section.Finish();
-  }
-
-  int32_t Int32(YamlSection& section, const std::string& key, int32_t fallback) {
-    const auto value = section.Integer(key);
-    if (!value) return fallback;
-    if (*value < INT32_MIN || *value > INT32_MAX) {
-      section.Bad(key, absl::StrCat(*value, " is out of range"));
-      return fallback;
-    }
-    return static_cast<int32_t>(*value);
   }
 
   std::optional<int64_t> Count(YamlSection& section, const std::string& key) {
@@ -229,6 +226,9 @@ std::string FieldInFile(const std::string& field) {
   if (field == "id") return "name";
   if (field == "training.optimizer.beta1" || field == "training.optimizer.beta2") {
     return "training.optimizer.betas";
+  }
+  if (field == "federation.outer_optimizer.beta1" || field == "federation.outer_optimizer.beta2") {
+    return "federation.outer_optimizer.betas";
   }
   if (field == "federation.chunk_bytes") return "federation.chunk";
   return field;
@@ -282,6 +282,9 @@ absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::str
 
 absl::Status CheckData(const v1::JobSpec& spec) {
   ASSIGN_OR_RETURN(const ModelConfig model, ParseModelConfig(spec.model().config_json()));
+  if (spec.model().init() == v1::MODEL_INIT_PRETRAINED) {
+    RETURN_IF_ERROR(checkpoint::HfWeights::Open(spec.model().init_directory(), model).status());
+  }
   const int64_t sample_tokens = spec.data().sequence_length() + 1;
   RETURN_IF_ERROR(CheckTokens(spec.data().train(), model.vocab_size, sample_tokens));
   if (spec.evaluation().sequences() > 0) {

@@ -185,6 +185,13 @@ std::string Describe(const v1::Job& job, const std::vector<v1::Group>& groups,
     facts.push_back({"Learning rate:", absl::StrCat(p.learning_rate())});
   }
   if (p.has_validation_loss()) facts.push_back({"Validation loss:", Fixed(p.validation_loss(), 4)});
+  if (p.skipped_steps() > 0) {
+    facts.push_back({"Skipped steps:", absl::StrCat(p.skipped_steps(), ", not finite")});
+  }
+  if (!p.checkpoint().empty()) facts.push_back({"Checkpoint:", p.checkpoint()});
+  if (job.spec().checkpoint().has_resume()) {
+    facts.push_back({"Resumed from:", job.spec().checkpoint().resume().path()});
+  }
   if (!job.result().parameter_hash().empty()) {
     facts.push_back({"Parameters:", absl::StrCat(job.result().parameters(), ", hash ",
                                                  job.result().parameter_hash())});

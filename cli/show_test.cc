@@ -147,11 +147,12 @@ TEST(Summary, JsonHasTheDocumentedFieldsInOrderAndNullForUnknown) {
   const auto json = SummaryJson(Job(), "");
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(
-      keys, ElementsAre("name", "state", "mode", "mesh", "steps", "tokens", "rounds_committed",
-                        "rounds_aborted", "train_loss", "validation_loss", "validation_perplexity",
-                        "tokens_per_second", "wall_seconds", "bytes_per_rank_per_step",
-                        "parameters", "padded_parameters", "parameter_hash", "log_directory"));
+  EXPECT_THAT(keys,
+              ElementsAre("name", "state", "mode", "mesh", "steps", "tokens", "rounds_committed",
+                          "rounds_aborted", "skipped_steps", "checkpoint", "train_loss",
+                          "validation_loss", "validation_perplexity", "tokens_per_second",
+                          "wall_seconds", "bytes_per_rank_per_step", "parameters",
+                          "padded_parameters", "parameter_hash", "log_directory"));
   EXPECT_EQ(json["train_loss"]["last"], 2.5);
   EXPECT_TRUE(json["validation_loss"]["last"].is_null());
   EXPECT_TRUE(json["validation_perplexity"].is_null());

@@ -49,6 +49,10 @@ ordered_json SummaryJson(const v1::Job& job, const std::string& log_directory) {
       {"tokens", r.tokens()},
       {"rounds_committed", r.rounds_committed()},
       {"rounds_aborted", r.rounds_aborted()},
+      {"skipped_steps", job.progress().skipped_steps()},
+      {"checkpoint", job.progress().checkpoint().empty()
+                         ? ordered_json(nullptr)
+                         : ordered_json(job.progress().checkpoint())},
       {"train_loss",
        {{"first", OrNull(r.has_train_loss_first(), r.train_loss_first())},
         {"last", OrNull(r.has_train_loss_last(), r.train_loss_last())}}},
@@ -77,7 +81,7 @@ std::string SummaryText(const v1::Job& job) {
     return has ? absl::StrCat(Fixed(first, 4), " -> ", Fixed(last, 4)) : std::string("-");
   };
   const v1::TierBytes& bytes = r.bytes_per_rank_per_step();
-  std::string text = Table({
+  std::vector<std::vector<std::string>> rows = {
       {"Job", LastPart(job.name()), StateName(job.state())},
       {"Mesh", MeshText(job.spec().mesh())},
       {"Steps", absl::StrCat(r.steps()),
@@ -93,7 +97,13 @@ std::string SummaryText(const v1::Job& job) {
        absl::StrCat(ShortCount(bytes.federation()), "B between groups")},
       {"Parameters", absl::StrCat(r.parameters()), absl::StrCat("hash ", r.parameter_hash())},
       {"Wall time", ShortSeconds(r.wall_seconds())},
-  });
+  };
+  const v1::JobProgress& progress = job.progress();
+  if (progress.skipped_steps() > 0) {
+    rows.push_back({"Skipped steps", absl::StrCat(progress.skipped_steps(), ", not finite")});
+  }
+  if (!progress.checkpoint().empty()) rows.push_back({"Checkpoint", progress.checkpoint()});
+  std::string text = Table(rows);
   const std::string sample = SampleText(r);
   if (!sample.empty()) absl::StrAppend(&text, "\nA sample from the final model:\n", sample, "\n");
   return text;

@@ -103,12 +103,105 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Violations& out) {
   }
 }
 
+template <typename Enum>
+void CheckKnown(const std::string& field, Enum value, bool (*known)(int), const char* allowed,
+                Violations& out) {
+  if (!known(value)) out.Add(field, absl::StrCat("must be ", allowed));
+}
+
+void CheckStepOptions(const v1::TrainingSpec& training, Violations& out) {
+  const char* precisions = "fp32 or bf16";
+  const std::pair<const char*, v1::Precision> all[] = {
+      {"training.precision", training.precision()},
+      {"training.gather_precision", training.gather_precision()},
+      {"training.reduce_precision", training.reduce_precision()},
+      {"training.optimizer.moments", training.optimizer().moments()}};
+  for (const auto& [field, value] : all) {
+    CheckKnown(field, value, v1::Precision_IsValid, precisions, out);
+  }
+  if (training.gather_precision() == v1::PRECISION_BF16 &&
+      training.precision() != v1::PRECISION_BF16) {
+    out.Add("training.gather_precision", "bf16 needs training.precision bf16");
+  }
+  if (training.force_precision() && training.precision() != v1::PRECISION_BF16) {
+    out.Add("training.force_precision", "needs training.precision bf16");
+  }
+  CheckKnown("training.recompute", training.recompute(), v1::Recompute_IsValid,
+             "none, block or selective", out);
+  CheckKnown("training.accumulate", training.accumulate(), v1::Accumulate_IsValid,
+             "reduce or local", out);
+  out.Range("training.non_finite_limit", training.non_finite_limit(), 0, INT32_MAX);
+}
+
+void CheckFederation(const v1::JobSpec& spec, Violations& out) {
+  const v1::FederationSpec& federation = spec.federation();
+  out.Range("federation.every_steps", federation.every_steps(), 1, INT32_MAX);
+  out.Range("federation.chunk_bytes", federation.chunk_bytes(), 4096, int64_t{1} << 34);
+  if (federation.weighting() != v1::WEIGHTING_TOKENS &&
+      federation.weighting() != v1::WEIGHTING_EQUAL) {
+    out.Add("federation.weighting", "must be tokens or equal");
+  }
+  const v1::OuterOptimizerSpec& outer = federation.outer_optimizer();
+  const std::string at = "federation.outer_optimizer.";
+  CheckKnown(at + "type", outer.type(), v1::OuterOptimizerType_IsValid,
+             "none, momentum, nesterov or adam", out);
+  CheckKnown("federation.optimizer_state", federation.optimizer_state(), v1::MomentsPolicy_IsValid,
+             "local, average or reset", out);
+  CheckKnown("federation.compression", federation.compression(), v1::Compression_IsValid,
+             "none, bf16 or int8", out);
+  const bool has_outer = outer.type() > v1::OUTER_OPTIMIZER_TYPE_NONE;
+  if (has_outer) {
+    out.Real(at + "learning_rate", outer.learning_rate(), 0, 1e6);
+    if (outer.type() == v1::OUTER_OPTIMIZER_TYPE_ADAM) {
+      out.Real(at + "beta1", outer.beta1(), 0, 1, true);
+      out.Real(at + "beta2", outer.beta2(), 0, 1, true);
+      out.Real(at + "eps", outer.eps(), 0, 1);
+    } else {
+      out.Real(at + "momentum", outer.momentum(), 0, 1, true);
+    }
+  }
+  if (Averages(spec)) return;
+  const std::string rule = absl::StrCat("has no meaning in mode ", MeshModeName(spec.mesh().mode()),
+                                        ", which does not average");
+  if (has_outer) out.Add("federation.outer_optimizer", rule);
+  if (federation.optimizer_state() > v1::MOMENTS_POLICY_LOCAL) {
+    out.Add("federation.optimizer_state", rule);
+  }
+  if (federation.compression() > v1::COMPRESSION_NONE) out.Add("federation.compression", rule);
+}
+
+void CheckCheckpoint(const v1::JobSpec& spec, Violations& out) {
+  const v1::CheckpointSpec& checkpoint = spec.checkpoint();
+  if (!checkpoint.directory().empty() && checkpoint.directory()[0] != '/') {
+    out.Add("checkpoint.directory", "must be an absolute path");
+  }
+  out.Range("checkpoint.every_rounds", checkpoint.every_rounds(), 0, INT32_MAX);
+  out.Range("checkpoint.keep", checkpoint.keep(), 0, INT32_MAX);
+  if (checkpoint.directory().empty() && checkpoint.every_rounds() > 0) {
+    out.Add("checkpoint.directory", "is missing, but checkpoint.every_rounds is not 0");
+  }
+  if (!checkpoint.has_resume()) return;
+  const v1::ResumePoint& resume = checkpoint.resume();
+  if (resume.path().empty() || resume.path()[0] != '/') {
+    out.Add("checkpoint.resume", "must be the absolute path of a checkpoint");
+  }
+  const int64_t most = int64_t{1} << 62;
+  out.Range("checkpoint.resume.step", resume.step(), 0, kMaxSteps);
+  out.Range("checkpoint.resume.tokens", resume.tokens(), 0, most);
+  out.Range("checkpoint.resume.next_sample", resume.next_sample(), 0, most);
+  if (resume.step() >= spec.training().steps()) {
+    out.Add("checkpoint.resume", absl::StrCat("is at step ", resume.step(), " of training.steps = ",
+                                              spec.training().steps(), ": nothing is left to do"));
+  }
+}
+
 void CheckTraining(const v1::TrainingSpec& training, Violations& out) {
   out.Range("training.steps", training.steps(), 1, kMaxSteps);
   out.Range("training.micro_batch", training.micro_batch(), 1, kMaxBatch);
   out.Range("training.accumulation", training.accumulation(), 1, kMaxBatch);
   out.Range("training.check_replicas_every", training.check_replicas_every(), 0, INT32_MAX);
   CheckOptimizer(training.optimizer(), out);
+  CheckStepOptions(training, out);
   const v1::ScheduleSpec& schedule = training.schedule();
   out.Range("training.schedule.warmup_tokens", schedule.warmup_tokens(), 0, INT64_MAX);
   if (schedule.type() == v1::SCHEDULE_TYPE_COSINE) {
@@ -132,7 +225,16 @@ void CheckData(const v1::DataSpec& data, Violations& out) {
 }
 
 void CheckModel(const v1::JobSpec& spec, Violations& out) {
-  if (spec.model().init() != v1::MODEL_INIT_RANDOM) out.Add("model.init", "must be random");
+  const std::string& directory = spec.model().init_directory();
+  if (spec.model().init() == v1::MODEL_INIT_PRETRAINED) {
+    if (directory.empty() || directory[0] != '/') {
+      out.Add("model.init", "must be the absolute path of a model folder");
+    }
+  } else if (spec.model().init() != v1::MODEL_INIT_RANDOM) {
+    out.Add("model.init", "must be random or a model folder");
+  } else if (!directory.empty()) {
+    out.Add("model.init", "is random, but a model folder is given");
+  }
   const auto model = ParseModelConfig(spec.model().config_json());
   if (!model.ok()) {
     out.Add("model.config", std::string(model.status().message()));
@@ -177,12 +279,8 @@ std::vector<v1::FieldViolation> ValidateSpec(const v1::JobSpec& spec) {
   CheckModel(spec, out);
   CheckData(spec.data(), out);
   CheckTraining(spec.training(), out);
-  out.Range("federation.every_steps", spec.federation().every_steps(), 1, INT32_MAX);
-  out.Range("federation.chunk_bytes", spec.federation().chunk_bytes(), 4096, int64_t{1} << 34);
-  if (spec.federation().weighting() != v1::WEIGHTING_TOKENS &&
-      spec.federation().weighting() != v1::WEIGHTING_EQUAL) {
-    out.Add("federation.weighting", "must be tokens or equal");
-  }
+  CheckFederation(spec, out);
+  CheckCheckpoint(spec, out);
   CheckEvaluation(spec, out);
   if (spec.resources().device() != v1::DEVICE_CPU && spec.resources().device() != v1::DEVICE_CUDA) {
     out.Add("resources.device", "must be cpu or cuda");
@@ -195,7 +293,7 @@ std::vector<v1::FieldViolation> ValidateSpec(const v1::JobSpec& spec) {
     const double tokens = static_cast<double>(spec.training().steps()) *
                           spec.training().micro_batch() * spec.training().accumulation() *
                           WorldSize(spec) * static_cast<double>(spec.data().sequence_length());
-    if (tokens > 9e18) out.Add("training.steps", "gives more than 9e18 tokens");
+    if (tokens > 4e18) out.Add("training.steps", "gives more than 4e18 tokens");
   }
   return out.Take();
 }
@@ -217,7 +315,13 @@ int64_t TokensPerStep(const v1::JobSpec& spec) {
 }
 
 int64_t TotalTokens(const v1::JobSpec& spec) {
-  return Product({TokensPerStep(spec), spec.training().steps()});
+  // Before a resume point steps may have had another number of tokens.
+  const v1::ResumePoint& resume = spec.checkpoint().resume();
+  const int64_t left = std::max<int64_t>(0, spec.training().steps() - resume.step());
+  int64_t total = 0;
+  return __builtin_add_overflow(resume.tokens(), Product({TokensPerStep(spec), left}), &total)
+             ? INT64_MAX
+             : total;
 }
 
 bool Averages(const v1::JobSpec& spec) {

@@ -16,6 +16,7 @@ std::vector<v1::FieldViolation> ValidateSpec(const v1::JobSpec& spec);
 // Derived numbers of a valid spec.
 int64_t SamplesPerGroupStep(const v1::JobSpec& spec);  // micro_batch * accumulation * R * S
 int64_t TokensPerStep(const v1::JobSpec& spec);        // Of all groups.
+// All of the run's, those before a resume point included.
 int64_t TotalTokens(const v1::JobSpec& spec);
 int32_t WorldSize(const v1::JobSpec& spec);
 // Whether rounds average (the FL modes).

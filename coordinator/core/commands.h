@@ -69,6 +69,7 @@ struct GroupReady {
   double first_loss = 0;
   double last_loss = 0;
   double step_seconds = 0;
+  int64_t skipped_steps = 0;  // Because something was not finite.
 };
 struct RankVote {
   RankId from;
@@ -91,6 +92,15 @@ struct JobSummary {
   RankId from;
   std::string parameter_hash;
   std::vector<uint32_t> sample_tokens;
+};
+// From the job's first rank: a checkpoint is complete (`error` is empty) or was not written.
+struct CheckpointReport {
+  RankId from;
+  int64_t step = 0;
+  std::string path;
+  int64_t bytes = 0;
+  double seconds = 0;
+  std::string error;
 };
 // The rank says why it is about to exit.
 struct RankFailure {
@@ -121,6 +131,6 @@ struct DeadlinesPassed {};
 
 using Command = std::variant<SubmitJob, CancelJob, RegisterNode, NodeHeartbeat, GroupReady,
                              RankVote, EvaluationReport, JobSummary, RankFailure, RankExited, Tick,
-                             NodeDisconnected, NodeLost, DeadlinesPassed>;
+                             NodeDisconnected, NodeLost, DeadlinesPassed, CheckpointReport>;
 
 }  // namespace fedshard::core

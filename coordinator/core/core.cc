@@ -29,6 +29,7 @@ struct Dispatcher {
   void operator()(const RankVote& c) const { HandleRankVote(t, c); }
   void operator()(const EvaluationReport& c) const { HandleEvaluationReport(t, c); }
   void operator()(const JobSummary& c) const { HandleJobSummary(t, c); }
+  void operator()(const CheckpointReport& c) const { HandleCheckpointReport(t, c); }
   void operator()(const RankFailure& c) const { HandleRankFailure(t, c); }
   void operator()(const RankExited& c) const { HandleRankExited(t, c); }
   void operator()(const DeadlinesPassed&) const { HandleDeadlinesPassed(t); }

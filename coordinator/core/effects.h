@@ -36,6 +36,12 @@ struct RoundPlan {
   int32_t attempt = 0;
   std::vector<PlanParticipant> participants;  // By group.
 };
+// The counters of a checkpoint that the ranks are to write.
+struct CheckpointOrder {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  int64_t next_sample = 0;
+};
 struct RoundDecision {
   int64_t round = 0;
   int32_t attempt = 0;
@@ -43,6 +49,7 @@ struct RoundDecision {
   bool evaluate = false;
   std::optional<RoundAssignment> next;
   bool finish = false;
+  std::optional<CheckpointOrder> checkpoint;
   std::string message;
 };
 // To every rank of the generation on the node.

@@ -30,9 +30,21 @@ std::string FindBadField(const JobSpec& spec) {
   if (spec.samples_per_step < 1) return "samples per step must be at least 1";
   if (spec.tokens_per_sample < 1) return "data.sequence_length must be at least 1";
   if (spec.evaluate_every_rounds < 0) return "evaluation.every_rounds must not be negative";
+  if (spec.checkpoint_every_rounds < 0) return "checkpoint.every_rounds must not be negative";
+  if (spec.first_step < 0 || spec.first_tokens < 0 || spec.first_sample < 0) {
+    return "checkpoint.resume must not be negative";
+  }
+  if (spec.first_step >= spec.total_steps) {
+    return absl::StrCat("checkpoint.resume is at step ", spec.first_step,
+                        " of training.steps = ", spec.total_steps, ": nothing is left to do");
+  }
   const double tokens = static_cast<double>(spec.total_steps) * spec.samples_per_step *
                         spec.tokens_per_sample * mesh.groups;
-  if (tokens > 9e18) return "the job's tokens do not fit in 63 bits";
+  if (tokens > 4e18) return "the job's tokens are more than 4e18";
+  // Half of what 64 bits hold, so that sums with `tokens` and samples stay inside.
+  if (spec.first_tokens > int64_t{1} << 62 || spec.first_sample > int64_t{1} << 62) {
+    return "checkpoint.resume has more than 2^62 tokens";
+  }
   return "";
 }
 
@@ -73,6 +85,9 @@ void QueueJob(Transition& t, const SubmitJob& command) {
   job.spec = command.spec;
   job.uid = absl::StrFormat("%012x-%06x", t.now.wall_us, t.state.next_uid++);
   job.created = t.now;
+  job.committed_steps = job.spec.first_step;
+  job.committed_tokens = job.spec.first_tokens;
+  job.next_sample = job.spec.first_sample;
   job.reason = "WAITING_FOR_SLOTS";
   t.state.queue.push_back(job.spec.id);
   Remember(t, command.request_id, RequestKind::kSubmit, job.spec.id);

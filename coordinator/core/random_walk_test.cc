@@ -99,7 +99,7 @@ class Invariants {
     ASSERT_EQ(decision.next->round, decision.round + 1);
     // Several nodes of a group hear the same; the first of each group is looked at.
     if (!leased_.insert({direct.generation, decision.next->round}).second) return;
-    int64_t& next_sample = next_sample_[job.spec.id];
+    int64_t& next_sample = next_sample_.emplace(job.spec.id, job.spec.first_sample).first->second;
     ASSERT_EQ(decision.next->lease.first_sample, next_sample) << "gap or overlap";
     next_sample += decision.next->lease.sample_count;
     ASSERT_EQ(decision.next->lease.sample_count, decision.next->steps * job.spec.samples_per_step);

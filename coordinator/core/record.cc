@@ -150,6 +150,11 @@ void Fields(A& a, Like<JobSpec> auto& s) {
   a(s.tokens_per_sample);
   a(s.evaluates);
   a(s.evaluate_every_rounds);
+  a(s.checkpoints);
+  a(s.checkpoint_every_rounds);
+  a(s.first_step);
+  a(s.first_tokens);
+  a(s.first_sample);
   a(s.blob);
 }
 template <class A>
@@ -198,6 +203,7 @@ void Fields(A& a, Like<GroupReady> auto& c) {
   a(c.first_loss);
   a(c.last_loss);
   a(c.step_seconds);
+  a(c.skipped_steps);
 }
 template <class A>
 void Fields(A& a, Like<RankVote> auto& c) {
@@ -224,6 +230,15 @@ void Fields(A& a, Like<JobSummary> auto& c) {
   Fields(a, c.from);
   a(c.parameter_hash);
   a(c.sample_tokens);
+}
+template <class A>
+void Fields(A& a, Like<CheckpointReport> auto& c) {
+  Fields(a, c.from);
+  a(c.step);
+  a(c.path);
+  a(c.bytes);
+  a(c.seconds);
+  a(c.error);
 }
 template <class A>
 void Fields(A& a, Like<RankFailure> auto& c) {
@@ -266,6 +281,7 @@ FEDSHARD_KIND(Tick, 11)
 FEDSHARD_KIND(NodeDisconnected, 12)
 FEDSHARD_KIND(NodeLost, 13)
 FEDSHARD_KIND(DeadlinesPassed, 14)
+FEDSHARD_KIND(CheckpointReport, 15)
 #undef FEDSHARD_KIND
 
 // Makes an empty command of this kind; false when there is none.

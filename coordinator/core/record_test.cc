@@ -19,21 +19,14 @@ std::vector<Command> AllCommands() {
   SubmitJob submit;
   submit.reply_to = std::numeric_limits<uint64_t>::max();
   submit.request_id = "r1";
-  submit.spec = {"job",
-                 {2, 3, 4},
-                 true,
-                 false,
-                 100,
-                 8,
-                 24,
-                 128,
-                 true,
-                 5,
-                 std::string("blob\0with\xff zeros\n", 17)};
+  submit.spec = {
+      "job", {2, 3, 4}, true, false, 100, 8,  24, 128,
+      true,  5,         true, 3,     11,  12, 13, std::string("blob\0with\xff zeros\n", 17)};
   submit.validate_only = true;
   RegisterNode node{"node-0", "i1", 8, {{"topology", "b/r/h"}, {"", ""}}, "10.0.0.1", "0.1.0"};
   GroupReady ready{
-      kFrom, 2, 8, 1024, -0.0, std::nextafter(1.0, 2.0), std::numeric_limits<double>::denorm_min()};
+      kFrom, 2, 8, 1024, -0.0, std::nextafter(1.0, 2.0), std::numeric_limits<double>::denorm_min(),
+      1};
   RankVote vote{kFrom,
                 2,
                 1,
@@ -55,7 +48,8 @@ std::vector<Command> AllCommands() {
           Tick{},
           NodeDisconnected{"node-0", "i1"},
           NodeLost{"node-0", "i1"},
-          DeadlinesPassed{}};
+          DeadlinesPassed{},
+          CheckpointReport{kFrom, 8, "/c/step-8", 4096, 0.5, "disk full"}};
 }
 
 // The checksum as the format defines it, so that damage behind a right checksum is tried too.

@@ -54,6 +54,12 @@ Round& AppendRound(Transition& t, Job& job) {
   return job.rounds.back();
 }
 
+bool OrdersCheckpoint(const JobSpec& spec, int64_t round, bool finish) {
+  if (!spec.checkpoints || round == 0) return false;
+  const int64_t every = spec.checkpoint_every_rounds;
+  return finish || (every > 0 && round % every == 0);
+}
+
 // Tells everyone that `round` is committed and what comes next. `round` may be gone from the
 // listing afterwards.
 void SendCommit(Transition& t, Job& job, Round& round) {
@@ -67,6 +73,10 @@ void SendCommit(Transition& t, Job& job, Round& round) {
                                              (every > 0 && round.number % every == 0));
   round.evaluates = decision.evaluate;
   job.finishing = decision.finish;
+  if (OrdersCheckpoint(job.spec, round.number, decision.finish)) {
+    // All that was leased so far is committed.
+    decision.checkpoint = {job.committed_steps, job.committed_tokens, job.next_sample};
+  }
   SetGroupStates(job, GroupState::kTraining);
   const Round* next = decision.finish ? nullptr : &AppendRound(t, job);
   for (const Group& group : job.groups) {
@@ -97,15 +107,18 @@ void CommitStart(Transition& t, Job& job) {
 // Adds the round to the job's counters and results.
 void Account(Job& job, const Round& round) {
   double first_loss = 0, last_loss = 0, step_seconds = 0, averaging_seconds = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0, measured = 0;
   for (const Participant& participant : round.participants) {
     Group& group = job.groups.at(participant.group);
     group.steps += participant.steps;
     group.tokens += participant.tokens;
+    group.skipped_steps += participant.skipped_steps;
     tokens += participant.tokens;
+    step_seconds = std::max(step_seconds, participant.step_seconds);
+    if (participant.skipped_steps == participant.steps) continue;  // It has no loss.
+    measured += participant.tokens;
     first_loss += participant.first_loss * participant.tokens;
     last_loss += participant.last_loss * participant.tokens;
-    step_seconds = std::max(step_seconds, participant.step_seconds);
   }
   for (const auto& [rank, vote] : round.votes) {
     averaging_seconds = std::max(averaging_seconds, vote.averaging_seconds);
@@ -113,9 +126,9 @@ void Account(Job& job, const Round& round) {
     job.result.bytes.replica += vote.bytes.replica;
     job.result.bytes.federation += vote.bytes.federation;
   }
-  if (tokens > 0) {
-    if (!job.result.train_loss_first) job.result.train_loss_first = first_loss / tokens;
-    job.result.train_loss_last = last_loss / tokens;
+  if (measured > 0) {
+    if (!job.result.train_loss_first) job.result.train_loss_first = first_loss / measured;
+    job.result.train_loss_last = last_loss / measured;
   }
   job.committed_steps += round.participants.front().assignment.steps;
   job.committed_tokens += tokens;
@@ -192,6 +205,9 @@ std::string FindFault(const JobSpec& spec, const GroupReady& report,
     return absl::StrCat("made ", report.steps, " steps of ", assignment.steps);
   }
   const int64_t leased = assignment.lease.sample_count * spec.tokens_per_sample;
+  if (report.skipped_steps < 0 || report.skipped_steps > report.steps) {
+    return absl::StrCat("skipped ", report.skipped_steps, " steps of ", report.steps);
+  }
   if (report.tokens < 0 || report.tokens > leased) {
     return absl::StrCat("reports ", report.tokens, " tokens, its lease has ", leased);
   }
@@ -230,6 +246,13 @@ void HandleGroupReady(Transition& t, const GroupReady& command) {
   participant.first_loss = command.first_loss;
   participant.last_loss = command.last_loss;
   participant.step_seconds = command.step_seconds;
+  participant.skipped_steps = command.skipped_steps;
+  if (command.skipped_steps > 0) {
+    t.JobEvent(job, "STEPS_SKIPPED",
+               absl::StrCat("group ", participant.group, " skipped ",
+                            CountOf(command.skipped_steps, "step"), " of round ", round->number,
+                            ": loss or gradient not finite"));
+  }
   sender.group->state = GroupState::kReady;
   PlanIfAllReady(t, job, *round);
 }

@@ -11,6 +11,7 @@ void HandleGroupReady(Transition& t, const GroupReady& command);
 void HandleRankVote(Transition& t, const RankVote& command);
 void HandleEvaluationReport(Transition& t, const EvaluationReport& command);
 void HandleJobSummary(Transition& t, const JobSummary& command);
+void HandleCheckpointReport(Transition& t, const CheckpointReport& command);
 
 // The open round's votes are overdue: the job fails with VOTE_TIMEOUT, or with HASH_MISMATCH when
 // those that came disagree.

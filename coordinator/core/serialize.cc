@@ -75,6 +75,11 @@ void WriteSpec(TextWriter& w, const std::string& path, const JobSpec& spec) {
   w.Put(path + ".tokens_per_sample", spec.tokens_per_sample);
   w.Put(path + ".evaluates", spec.evaluates);
   w.Put(path + ".evaluate_every_rounds", spec.evaluate_every_rounds);
+  w.Put(path + ".checkpoints", spec.checkpoints);
+  w.Put(path + ".checkpoint_every_rounds", spec.checkpoint_every_rounds);
+  w.Put(path + ".first_step", spec.first_step);
+  w.Put(path + ".first_tokens", spec.first_tokens);
+  w.Put(path + ".first_sample", spec.first_sample);
   w.Put(path + ".blob", spec.blob);
 }
 
@@ -84,6 +89,7 @@ void WriteGroup(TextWriter& w, const std::string& path, const Group& group) {
   w.Put(path + ".state", group.state);
   w.Put(path + ".steps", group.steps);
   w.Put(path + ".tokens", group.tokens);
+  w.Put(path + ".skipped_steps", group.skipped_steps);
   for (const Rank& rank : group.ranks) {
     const std::string rank_path = At(path + ".ranks", rank.placement.rank);
     w.Put(rank_path + ".node", rank.placement.node);
@@ -113,6 +119,7 @@ void WriteParticipant(TextWriter& w, const std::string& path, const Participant&
   w.Put(path + ".first_loss", participant.first_loss);
   w.Put(path + ".last_loss", participant.last_loss);
   w.Put(path + ".step_seconds", participant.step_seconds);
+  w.Put(path + ".skipped_steps", participant.skipped_steps);
   w.Put(path + ".weight", participant.weight);
 }
 
@@ -201,6 +208,8 @@ void WriteJob(TextWriter& w, const std::string& path, const Job& job) {
   WriteRound(w, path + ".start", job.start);
   for (const Round& round : job.rounds) WriteRound(w, At(path + ".rounds", round.number), round);
   w.Put(path + ".validation_loss", job.validation_loss);
+  w.Put(path + ".checkpoint", job.checkpoint);
+  w.Put(path + ".checkpoint_step", job.checkpoint_step);
   WriteResult(w, path + ".result", job.result);
 }
 

@@ -126,6 +126,13 @@ void SimulatedCluster::Submit() {
   spec.tokens_per_sample = 16;
   spec.evaluates = random_.OneIn(2);
   spec.evaluate_every_rounds = random_.Below(3);
+  spec.checkpoints = random_.OneIn(2);
+  spec.checkpoint_every_rounds = random_.Below(3);
+  if (random_.OneIn(4)) {
+    spec.first_step = random_.Below(static_cast<uint32_t>(spec.total_steps));
+    spec.first_sample = spec.first_step * spec.samples_per_step * spec.mesh.groups;
+    spec.first_tokens = spec.first_sample * spec.tokens_per_sample;
+  }
   Apply(command);
 }
 
@@ -217,6 +224,11 @@ void SimulatedCluster::Obey(Worker& worker, const RankId& from, const JobSpec& s
   const bool first = from.rank % spec.mesh.group_size() == 0;
   if (decision.evaluate && first) {
     worker.outbox.push_back(EvaluationReport{from, decision.round, 30.0, 10});
+  }
+  if (decision.checkpoint && from.rank == 0) {
+    const std::string error = faults_ && random_.OneIn(4) ? "disk full" : "";
+    worker.outbox.push_back(
+        CheckpointReport{from, decision.checkpoint->step, "/checkpoints/one", 100, 0.1, error});
   }
   if (decision.finish) {
     if (from.rank == 0) worker.outbox.push_back(JobSummary{from, "hash", {}});

@@ -46,6 +46,7 @@ struct Group {
   std::vector<Rank> ranks;  // R*S, in rank order.
   int64_t steps = 0;        // Committed.
   int64_t tokens = 0;       // Committed.
+  int64_t skipped_steps = 0;
 };
 
 // A group's part in a round.
@@ -58,6 +59,7 @@ struct Participant {
   double first_loss = 0;
   double last_loss = 0;
   double step_seconds = 0;
+  int64_t skipped_steps = 0;
   double weight = 0;
 };
 
@@ -136,6 +138,9 @@ struct Job {
   std::deque<Round> rounds;  // From round 1, oldest first; the last one may be open.
   std::optional<double> validation_loss;  // Of the last evaluation that is complete.
   JobResult result;
+  // The newest complete checkpoint; empty = none.
+  std::string checkpoint;
+  int64_t checkpoint_step = 0;
   bool finishing = false;   // The decision to finish is out; ranks may exit with 0.
   bool summarized = false;  // The first rank's summary is in `result`.
   bool stopping = false;    // The ranks were told to stop.

@@ -47,6 +47,7 @@ class Transition {
 inline constexpr char kPlaced[] = "Placed";
 inline constexpr char kReady[] = "Ready";
 inline constexpr char kStopped[] = "Stopped";
+inline constexpr char kCheckpointed[] = "Checkpointed";
 
 // Rank `rank` of a placed job; it must exist.
 Rank& RankOf(Job& job, int32_t rank);

@@ -28,7 +28,13 @@ struct JobSpec {
   int64_t tokens_per_sample = 0;  // T
   bool evaluates = false;
   int64_t evaluate_every_rounds = 0;  // 0 = only before the first and after the last step.
-  std::string blob;                   // Serialised fedshard.v1.JobSpec, handed to the ranks unread.
+  bool checkpoints = false;
+  int64_t checkpoint_every_rounds = 0;  // 0 = only after the last step.
+  // Where the job begins; not 0 when it resumes from a checkpoint.
+  int64_t first_step = 0;
+  int64_t first_tokens = 0;
+  int64_t first_sample = 0;
+  std::string blob;  // Serialised fedshard.v1.JobSpec, handed to the ranks unread.
 
   bool operator==(const JobSpec&) const = default;
 };

@@ -23,6 +23,11 @@ void FillProgress(const core::Job& job, const service::View& view, v1::JobProgre
   out.set_tokens_per_second(progress.tokens_per_second);
   if (job.validation_loss) out.set_validation_loss(*job.validation_loss);
   if (progress.eta_seconds) out.set_eta_seconds(*progress.eta_seconds);
+  out.set_checkpoint(ValidUtf8(job.checkpoint));
+  out.set_checkpoint_step(job.checkpoint_step);
+  int64_t skipped = 0;
+  for (const core::Group& group : job.groups) skipped = std::max(skipped, group.skipped_steps);
+  out.set_skipped_steps(skipped);
   for (const core::Group& group : job.groups) {
     v1::GroupProgress* one = out.add_groups();
     one->set_group(group.index);
@@ -36,9 +41,9 @@ void FillProgress(const core::Job& job, const service::View& view, v1::JobProgre
 }
 
 void FillBytes(const core::Job& job, v1::TierBytes& out) {
-  const double steps =
-      static_cast<double>(job.committed_steps) * std::max(1, job.spec.mesh.world_size());
-  if (steps == 0) return;
+  const double steps = static_cast<double>(job.committed_steps - job.spec.first_step) *
+                       std::max(1, job.spec.mesh.world_size());
+  if (steps <= 0) return;
   out.set_shard(job.result.bytes.shard / steps);
   out.set_replica(job.result.bytes.replica / steps);
   out.set_federation(job.result.bytes.federation / steps);
@@ -55,7 +60,9 @@ void FillResult(const core::Job& job, v1::JobResult& out) {
   if (result.validation_loss_first) out.set_validation_loss_first(*result.validation_loss_first);
   if (result.validation_loss_last) out.set_validation_loss_last(*result.validation_loss_last);
   const double training_seconds = result.step_seconds + result.averaging_seconds;
-  if (training_seconds > 0) out.set_tokens_per_second(job.committed_tokens / training_seconds);
+  if (training_seconds > 0) {
+    out.set_tokens_per_second((job.committed_tokens - job.spec.first_tokens) / training_seconds);
+  }
   if (job.started.steady_us != 0) {
     out.set_wall_seconds((job.ended.steady_us - job.started.steady_us) / 1e6);
   }
@@ -80,6 +87,11 @@ core::JobSpec SpecToCore(const v1::JobSpec& spec) {
   out.tokens_per_sample = spec.data().sequence_length();
   out.evaluates = spec.evaluation().sequences() > 0;
   out.evaluate_every_rounds = spec.evaluation().every_rounds();
+  out.checkpoints = !spec.checkpoint().directory().empty();
+  out.checkpoint_every_rounds = spec.checkpoint().every_rounds();
+  out.first_step = spec.checkpoint().resume().step();
+  out.first_tokens = spec.checkpoint().resume().tokens();
+  out.first_sample = spec.checkpoint().resume().next_sample();
   out.blob = spec.SerializeAsString();
   return out;
 }

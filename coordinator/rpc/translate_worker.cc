@@ -51,7 +51,7 @@ service::StepReport StepsFromProto(core::RankId from, const v1::StepReport& repo
   out.from = std::move(from);
   for (const v1::StepRecord& step : report.steps()) {
     out.steps.push_back({step.step(), step.tokens(), step.loss(), step.gradient_norm(),
-                         step.learning_rate(), step.seconds()});
+                         step.learning_rate(), step.seconds(), step.skipped()});
   }
   return out;
 }
@@ -64,9 +64,9 @@ std::optional<service::NodeReport> RankReportFromProto(const v1::RankReported& m
       return StepsFromProto(std::move(from), report.steps());
     case v1::RankReport::kGroupReady: {
       const v1::GroupReady& ready = report.group_ready();
-      return core::GroupReady{std::move(from),     ready.round(),      ready.steps(),
-                              ready.tokens(),      ready.first_loss(), ready.last_loss(),
-                              ready.step_seconds()};
+      return core::GroupReady{std::move(from),      ready.round(),        ready.steps(),
+                              ready.tokens(),       ready.first_loss(),   ready.last_loss(),
+                              ready.step_seconds(), ready.skipped_steps()};
     }
     case v1::RankReport::kVote:
       return VoteFromProto(std::move(from), report.vote());
@@ -78,6 +78,11 @@ std::optional<service::NodeReport> RankReportFromProto(const v1::RankReported& m
           std::move(from),
           report.summary().parameter_hash(),
           {report.summary().sample_tokens().begin(), report.summary().sample_tokens().end()}};
+    case v1::RankReport::kCheckpoint: {
+      const v1::CheckpointReport& written = report.checkpoint();
+      return core::CheckpointReport{std::move(from), written.step(),    written.path(),
+                                    written.bytes(), written.seconds(), written.error()};
+    }
     case v1::RankReport::kFailure:
       return core::RankFailure{std::move(from), report.failure().reason(),
                                report.failure().message()};
@@ -123,6 +128,12 @@ void FillDirect(const core::DirectRanks& direct, v1::DirectRanks& out) {
   message->set_evaluate(decision.evaluate);
   message->set_finish(decision.finish);
   message->set_message(ValidUtf8(decision.message));
+  if (decision.checkpoint) {
+    v1::CheckpointOrder* order = message->mutable_checkpoint();
+    order->set_step(decision.checkpoint->step);
+    order->set_tokens(decision.checkpoint->tokens);
+    order->set_next_sample(decision.checkpoint->next_sample);
+  }
   if (!decision.next) return;
   v1::RoundAssignment* next = message->mutable_next();
   next->set_round(decision.next->round);

@@ -55,6 +55,7 @@ struct StepRecord {
   double gradient_norm = 0;
   double learning_rate = 0;
   double seconds = 0;
+  bool skipped = false;  // Not finite; loss and gradient_norm say what they were.
 };
 struct StepReport {
   core::RankId from;
@@ -71,9 +72,9 @@ struct LogLines {
   bool done = false;
 };
 // The node and the incarnation inside are filled in from the session, never believed.
-using NodeReport =
-    std::variant<StepReport, core::GroupReady, core::RankVote, core::EvaluationReport,
-                 core::JobSummary, core::RankFailure, core::RankExited, LogLines>;
+using NodeReport = std::variant<StepReport, core::GroupReady, core::RankVote,
+                                core::EvaluationReport, core::JobSummary, core::CheckpointReport,
+                                core::RankFailure, core::RankExited, LogLines>;
 
 // One open stream of a node, implemented by the RPC adapter. Called on the loop thread; never
 // blocks.

@@ -25,6 +25,7 @@
 #include "coordinator/service/inbox.h"
 #include "coordinator/service/log_streams.h"
 #include "coordinator/service/node_sessions.h"
+#include "coordinator/service/outliers.h"
 #include "coordinator/service/rendezvous.h"
 #include "coordinator/service/step_files.h"
 #include "coordinator/service/telemetry.h"
@@ -135,6 +136,7 @@ class Service {
   Rendezvous rendezvous_;
   Telemetry telemetry_;
   StepFiles step_files_;
+  Outliers outliers_;
   Watchers watchers_;
   LogStreams logs_;
   absl::Status storage_error_;

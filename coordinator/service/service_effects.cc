@@ -84,7 +84,11 @@ void Service::HandleSteps(const StepReport& report) {
   if (!telemetry_.Report(core_.state(), report, clock_->Now().steady_us)) return;
   const core::Job& job = core_.state().jobs.at(report.from.job);
   step_files_.Write(report.from.job, report.from.rank / job.spec.mesh.group_size(),
-                    job.committed_steps == 0, report);
+                    job.committed_steps == job.spec.first_step, report);
+  const int32_t group = report.from.rank / job.spec.mesh.group_size();
+  for (const core::Event& event : outliers_.Look(report.from.job, group, report.steps)) {
+    Publish(event);
+  }
   watchers_.Progressed(report.from.job);
 }
 
@@ -168,6 +172,7 @@ void Service::Publish(const core::Event& event) {
   const auto job = core_.state().jobs.find(event.job);
   if (job == core_.state().jobs.end() || !HasEnded(job->second)) return;
   step_files_.Close(event.job);
+  outliers_.Forget(event.job);
   logs_.JobEnded(event.job, clock_->Now().steady_us);
 }
 

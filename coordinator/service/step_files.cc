@@ -14,13 +14,14 @@
 namespace fedshard::service {
 
 std::string StepLine(int32_t group, const StepRecord& step) {
-  const nlohmann::ordered_json line = {{"step", step.step},
-                                       {"group", group},
-                                       {"tokens", step.tokens},
-                                       {"loss", step.loss},
-                                       {"gradient_norm", step.gradient_norm},
-                                       {"learning_rate", step.learning_rate},
-                                       {"seconds", step.seconds}};
+  nlohmann::ordered_json line = {{"step", step.step},
+                                 {"group", group},
+                                 {"tokens", step.tokens},
+                                 {"loss", step.loss},
+                                 {"gradient_norm", step.gradient_norm},
+                                 {"learning_rate", step.learning_rate},
+                                 {"seconds", step.seconds}};
+  if (step.skipped) line["skipped"] = true;
   return line.dump() + "\n";
 }
 

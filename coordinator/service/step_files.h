@@ -35,8 +35,8 @@ class StepFiles {
   std::map<core::JobId, int> files_;  // -1: given up.
 };
 
-// One line of the file, with its newline. Numbers that JSON cannot express (NaN, infinities) become
-// null.
+// One line of the file, with its newline; skipped steps say so. Numbers that JSON cannot express
+// (NaN, infinities) become null.
 std::string StepLine(int32_t group, const StepRecord& step);
 
 }  // namespace fedshard::service

@@ -41,7 +41,15 @@ bool Telemetry::Report(const core::State& state, const StepReport& report, int64
     seconds += step.seconds;
   }
   if (first) live.first_us = now_us - static_cast<int64_t>(seconds * 1e6);
-  live.groups[group->index].last = report.steps.back();
+  StepRecord& last = live.groups[group->index].last;
+  for (const StepRecord& step : report.steps) {
+    // The numbers of a skipped step say nothing about the model.
+    const double loss = step.skipped ? last.loss : step.loss;
+    const double norm = step.skipped ? last.gradient_norm : step.gradient_norm;
+    last = step;
+    last.loss = loss;
+    last.gradient_norm = norm;
+  }
   live.arrivals.emplace_back(now_us, tokens);
   while (live.arrivals.size() > kMaxArrivals ||
          live.arrivals.front().first < now_us - options_.rate_window_us) {
@@ -101,8 +109,11 @@ JobProgress Telemetry::ProgressOf(const core::Job& job, int64_t now_us) const {
   if (core::IsTerminal(job.state)) return progress;
   progress.tokens_per_second = TokensPerSecond(live, now_us);
   if (progress.tokens_per_second > 0) {
-    const double done = static_cast<double>(progress.step) / job.spec.total_steps;
-    progress.eta_seconds = TotalTokens(job.spec) * (1 - done) / progress.tokens_per_second;
+    const core::JobSpec& spec = job.spec;
+    const double left = static_cast<double>(spec.total_steps - progress.step) /
+                        static_cast<double>(spec.total_steps - spec.first_step);
+    progress.eta_seconds = static_cast<double>(TotalTokens(spec) - spec.first_tokens) * left /
+                           progress.tokens_per_second;
   }
   return progress;
 }
@@ -123,7 +134,8 @@ double Telemetry::TokensPerSecond(const Live& live, int64_t now_us) const {
 }
 
 int64_t TotalTokens(const core::JobSpec& spec) {
-  return spec.total_steps * spec.samples_per_step * spec.tokens_per_sample * spec.mesh.groups;
+  return spec.first_tokens + (spec.total_steps - spec.first_step) * spec.samples_per_step *
+                                 spec.tokens_per_sample * spec.mesh.groups;
 }
 
 }  // namespace fedshard::service

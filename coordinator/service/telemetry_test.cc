@@ -157,12 +157,13 @@ TEST(StepFilesTest, WritesOneLinePerStepAtOnceAndBeginsAnew) {
   const std::string path = directory.path() + "/jobs/job/steps.jsonl";
   {
     StepFiles files(directory.path());
-    files.Write("job", 1, true, Report(1, {{1, 100, 2.5, 1, 0.1, 0.5}, {2, 100, NAN, 1, 0.1, 1}}));
+    files.Write("job", 1, true,
+                Report(1, {{1, 100, 2.5, 1, 0.1, 0.5}, {2, 100, NAN, 1, 0.1, 1, true}}));
     EXPECT_EQ(ReadFile(path),
               "{\"step\":1,\"group\":1,\"tokens\":100,\"loss\":2.5,\"gradient_norm\":1.0,"
               "\"learning_rate\":0.1,\"seconds\":0.5}\n"
               "{\"step\":2,\"group\":1,\"tokens\":100,\"loss\":null,\"gradient_norm\":1.0,"
-              "\"learning_rate\":0.1,\"seconds\":1.0}\n");
+              "\"learning_rate\":0.1,\"seconds\":1.0,\"skipped\":true}\n");
     files.Write("job", 0, true, Report(0, {{1, 100, 2.5, 1, 0.1, 0.5}}));
     files.Close("job");
   }

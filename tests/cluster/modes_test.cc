@@ -188,11 +188,26 @@ TEST(Modes, LocalRunPrintsExactlyTheDocumentedFields) {
   const json result = LocalRun(folder.Write(job), {"--nodes", "1", "--slots", "2"});
   std::set<std::string> keys;
   for (const auto& [key, value] : result.items()) keys.insert(key);
-  EXPECT_EQ(keys, (std::set<std::string>{
-                      "name", "state", "mode", "mesh", "steps", "tokens", "rounds_committed",
-                      "rounds_aborted", "train_loss", "validation_loss", "validation_perplexity",
-                      "tokens_per_second", "wall_seconds", "bytes_per_rank_per_step", "parameters",
-                      "padded_parameters", "parameter_hash", "log_directory"}));
+  EXPECT_EQ(keys, (std::set<std::string>{"name",
+                                         "state",
+                                         "mode",
+                                         "mesh",
+                                         "steps",
+                                         "tokens",
+                                         "rounds_committed",
+                                         "rounds_aborted",
+                                         "skipped_steps",
+                                         "checkpoint",
+                                         "train_loss",
+                                         "validation_loss",
+                                         "validation_perplexity",
+                                         "tokens_per_second",
+                                         "wall_seconds",
+                                         "bytes_per_rank_per_step",
+                                         "parameters",
+                                         "padded_parameters",
+                                         "parameter_hash",
+                                         "log_directory"}));
   EXPECT_EQ(result["state"], "COMPLETED");
   EXPECT_EQ(result["rounds_committed"], 10);
   EXPECT_EQ(result["rounds_aborted"], 0);

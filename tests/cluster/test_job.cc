@@ -72,7 +72,7 @@ void JobFolder::WriteFile(const std::string& name, const std::string& content) c
 std::string JobFolder::Write(const TestJob& job) const {
   std::ostringstream text;
   text << "name: " << job.name << "\n"
-       << "model: {config: model.json, init: random, seed: " << job.seed << "}\n"
+       << "model: {" << job.model << ", seed: " << job.seed << "}\n"
        << "data: {train: train.bin, validation: validation.bin, sequence_length: "
        << job.sequence_length << ", seed: 7, order: " << job.order << "}\n"
        << "mesh: {mode: " << job.mode << ", federation_groups: " << job.groups
@@ -84,9 +84,9 @@ std::string JobFolder::Write(const TestJob& job) const {
        << "  check_replicas_every: " << job.check_replicas_every << "\n"
        << "  optimizer: " << job.optimizer << "\n"
        << "  schedule: " << job.schedule << "\n"
-       << "federation: {every_steps: " << job.every_steps << ", weighting: " << job.weighting
-       << "}\n"
-       << "evaluation: " << job.evaluation << "\n"
+       << job.training << "federation: {every_steps: " << job.every_steps
+       << ", weighting: " << job.weighting << job.federation << "}\n"
+       << job.sections << "evaluation: " << job.evaluation << "\n"
        << "resources: {device: cpu, threads_per_rank: 1}\n";
   WriteFile(job.name + ".yaml", text.str());
   return path_ + "/" + job.name + ".yaml";

@@ -29,6 +29,11 @@ struct TestJob {
   std::string evaluation = "{every_rounds: 1, sequences: 8}";
   int check_replicas_every = 0;
   int seed = 1;
+  std::string model = "config: model.json, init: random";
+  // Whole lines of YAML: `training` with two spaces before each, `sections` at the top level.
+  std::string training;
+  std::string federation;  // ", key: value"
+  std::string sections;
 };
 
 // A folder with train.bin, validation.bin and model.json in it; removed at the end.

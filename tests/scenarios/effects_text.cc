@@ -91,6 +91,10 @@ std::string Format(const RoundDecision& decision) {
                                   " attempt ", decision.attempt);
   if (decision.evaluate) absl::StrAppend(&text, ", evaluate");
   if (decision.finish) absl::StrAppend(&text, ", finish");
+  if (decision.checkpoint) {
+    absl::StrAppend(&text, ", checkpoint step ", decision.checkpoint->step, " tokens ",
+                    decision.checkpoint->tokens, " samples ", decision.checkpoint->next_sample);
+  }
   if (decision.next) {
     const RoundAssignment& next = *decision.next;
     absl::StrAppend(&text, ", next round ", next.round, ": ", next.steps, " steps from ",
@@ -143,6 +147,10 @@ void AppendProgress(const Job& job, std::vector<std::string>& lines) {
   append("validation", job.validation_loss);
   append("validation_first", result.validation_loss_first);
   append("validation_last", result.validation_loss_last);
+  if (!job.checkpoint.empty()) {
+    lines.push_back(
+        absl::StrCat("  checkpoint ", job.checkpoint, " at step ", job.checkpoint_step));
+  }
   if (!losses.empty()) lines.push_back(absl::StrCat("  loss", losses));
   if (job.rounds_committed > 0) {
     lines.push_back(absl::StrCat(
@@ -178,9 +186,9 @@ std::vector<std::string> FormatEffects(const Effects& effects) {
 
 std::string RecordName(const Record& record) {
   static constexpr const char* kNames[] = {
-      "SubmitJob", "CancelJob",        "RegisterNode", "NodeHeartbeat",  "GroupReady",
-      "RankVote",  "EvaluationReport", "JobSummary",   "RankFailure",    "RankExited",
-      "Tick",      "NodeDisconnected", "NodeLost",     "DeadlinesPassed"};
+      "SubmitJob", "CancelJob",        "RegisterNode", "NodeHeartbeat",   "GroupReady",
+      "RankVote",  "EvaluationReport", "JobSummary",   "RankFailure",     "RankExited",
+      "Tick",      "NodeDisconnected", "NodeLost",     "DeadlinesPassed", "CheckpointReport"};
   static_assert(std::size(kNames) == std::variant_size_v<Command>);
   const auto decoded = DecodeRecord(record.bytes);
   return decoded.ok() ? kNames[decoded->command.index()] : decoded.status().ToString();

@@ -26,6 +26,7 @@ Maker Ready(const Job* job, Taker& take) {
   ready.first_loss = take.Real("first", 4);
   ready.last_loss = take.Real("last", 3);
   ready.step_seconds = take.Real("seconds", 1);
+  ready.skipped_steps = take.Int("skipped", 0);
   return [ready](const RankId& from) mutable {
     ready.from = from;
     return ready;
@@ -77,6 +78,12 @@ absl::StatusOr<Maker> MakerOf(const std::string& verb, const Job* job, Taker& ta
     const double sum = take.Real("loss_sum", 300);
     return Maker([=](const RankId& from) { return EvaluationReport{from, round, sum, tokens}; });
   }
+  if (verb == "checkpoint") {
+    const int64_t step = take.Int("step");
+    const std::string path = take.Text("path"), error = take.Text("error");
+    return Maker(
+        [=](const RankId& from) { return CheckpointReport{from, step, path, 100, 0.5, error}; });
+  }
   if (verb == "failure") {
     const std::string reason = take.Text("reason"), message = take.Text("message");
     return Maker([=](const RankId& from) { return RankFailure{from, reason, message}; });
@@ -112,7 +119,8 @@ absl::StatusOr<std::vector<Command>> BuildReports(const State& state, const std:
     ASSIGN_OR_RETURN(ranks, ParseList(take.Text("groups", "all"), mesh.groups));
     for (int32_t& rank : ranks) rank *= mesh.group_size();
   } else {
-    const std::string otherwise = verb == "summary" ? "0" : "all";
+    const bool spokesman = verb == "summary" || verb == "checkpoint";
+    const std::string otherwise = spokesman ? "0" : "all";
     ASSIGN_OR_RETURN(ranks, ParseList(take.Text("ranks", otherwise), mesh.world_size()));
   }
   RankId said;

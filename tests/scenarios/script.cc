@@ -153,6 +153,11 @@ absl::Status Script::Submit(const std::string& job, Arguments arguments) {
   spec.tokens_per_sample = take.Int("length", 10);
   spec.evaluates = take.Flag("evaluates");
   spec.evaluate_every_rounds = take.Int("evaluate_every", 0);
+  spec.checkpoints = take.Flag("checkpoints");
+  spec.checkpoint_every_rounds = take.Int("checkpoint_every", 0);
+  spec.first_step = take.Int("first_step", 0);
+  spec.first_tokens = take.Int("first_tokens", 0);
+  spec.first_sample = take.Int("first_sample", 0);
   spec.blob = take.Text("blob");
   RETURN_IF_ERROR(take.Done());
   Apply(command);

@@ -63,6 +63,14 @@ Ticket HostStagedComm::ReduceScatter(at::Tensor full, at::Tensor shard) {
   return Started(host_->ReduceScatter(host, result), result, shard, {full_buffer, shard_buffer});
 }
 
+Ticket HostStagedComm::AllToAll(at::Tensor in, at::Tensor out) {
+  at::Tensor in_buffer = TakeBuffer(in), out_buffer = TakeBuffer(out);
+  at::Tensor from = in_buffer.narrow(0, 0, in.numel());
+  at::Tensor to = out_buffer.narrow(0, 0, out.numel());
+  from.copy_(in);
+  return Started(host_->AllToAll(from, to), to, out, {in_buffer, out_buffer});
+}
+
 Ticket HostStagedComm::AllReduce(at::Tensor tensor) {
   at::Tensor buffer = TakeBuffer(tensor);
   at::Tensor host = buffer.narrow(0, 0, tensor.numel());

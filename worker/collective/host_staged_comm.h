@@ -23,6 +23,7 @@ class HostStagedComm : public Comm {
   int size() const override { return host_->size(); }
   Ticket AllGather(at::Tensor full) override;
   Ticket ReduceScatter(at::Tensor full, at::Tensor shard) override;
+  Ticket AllToAll(at::Tensor in, at::Tensor out) override;
   Ticket AllReduce(at::Tensor tensor) override;
   Ticket Broadcast(at::Tensor tensor, int root) override;
   std::vector<std::vector<double>> AllGatherScalars(const std::vector<double>& mine) override {

@@ -52,12 +52,12 @@ class NcclComm : public Comm {
   }
 
   Ticket AllToAll(at::Tensor in, at::Tensor out) override {
-    bytes_sent_ += (size() - 1) * static_cast<int64_t>(in.nbytes()) / size();
-    return Issue([&] {
+    bytes_sent_ += (size_ - 1) * static_cast<int64_t>(in.nbytes()) / size_;
+    return reduce().Issue("all-to-all", [&](ProcessGroupNCCL& group) {
       std::vector<int64_t> equal;
       c10d::AllToAllOptions options;
       options.asyncOp = false;
-      group_->alltoall_base(out, in, equal, equal, options);
+      group.alltoall_base(out, in, equal, equal, options);
     });
   }
 

@@ -72,7 +72,7 @@ class Engine::Impl {
   Impl(const EngineOptions& options, collective::Comm& shard, collective::Comm& replica);
 
   void InitializeRandom(uint64_t seed);
-  void Load(StateKind kind, const FillFunction& fill);
+  void LoadInto(const std::vector<at::Tensor>& tensors, const FillFunction& fill);
   const std::vector<at::Tensor>& State(StateKind kind) const;
   StepResult Step(const std::vector<at::Tensor>& micro_batches, double learning_rate);
   LossSum Evaluate(const at::Tensor& tokens);
@@ -145,18 +145,17 @@ auto Engine::Impl::Guarded(Body body) {
 }
 
 void Engine::Impl::InitializeRandom(uint64_t seed) {
-  Load(StateKind::kParameters,
-       [&](const std::string& name, int64_t begin, int64_t count, float* out) {
-         if (layout_.units()[layout_.UnitOf(name)].Find(name).decay) {
-           FillNormal(seed, name, options_.model.initializer_range, begin, count, out);
-         } else {
-           std::fill_n(out, count, 1.0f);
-         }
-       });
+  LoadInto(masters_, [&](const std::string& name, int64_t begin, int64_t count, float* out) {
+    if (layout_.units()[layout_.UnitOf(name)].Find(name).decay) {
+      FillNormal(seed, name, options_.model.initializer_range, begin, count, out);
+    } else {
+      std::fill_n(out, count, 1.0f);
+    }
+  });
 }
 
-void Engine::Impl::Load(StateKind kind, const FillFunction& fill) {
-  LoadShards(layout_, shard_.rank(), fill, State(kind));
+void Engine::Impl::LoadInto(const std::vector<at::Tensor>& tensors, const FillFunction& fill) {
+  LoadShards(layout_, shard_.rank(), fill, tensors);
 }
 
 const std::vector<at::Tensor>& Engine::Impl::State(StateKind kind) const {
@@ -302,7 +301,13 @@ Engine::~Engine() = default;
 
 void Engine::InitializeRandom(uint64_t seed) { impl_->InitializeRandom(seed); }
 
-void Engine::Load(StateKind kind, const FillFunction& fill) { impl_->Load(kind, fill); }
+void Engine::Load(StateKind kind, const FillFunction& fill) {
+  impl_->LoadInto(impl_->State(kind), fill);
+}
+
+void Engine::LoadInto(const std::vector<at::Tensor>& tensors, const FillFunction& fill) {
+  impl_->LoadInto(tensors, fill);
+}
 
 std::vector<StateKind> Engine::StateKinds() const {
   std::vector<StateKind> kinds;

@@ -97,6 +97,9 @@ class Engine {
   // throws; the state is undefined then.
   void Load(StateKind kind, const FillFunction& fill);
 
+  // The same for other tensors in the layout of the masters, like an averager's.
+  void LoadInto(const std::vector<at::Tensor>& tensors, const FillFunction& fill);
+
   // The kinds that this engine's optimizer has.
   std::vector<StateKind> StateKinds() const;
   // fp32, or bf16 for moments kept so. Valid for the engine's life; may be written between steps.

@@ -55,6 +55,13 @@ struct Plan {
   std::vector<std::pair<int32_t, double>> weights;  // By participating group.
 };
 
+// Write a checkpoint with these counters.
+struct CheckpointOrder {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  int64_t next_sample = 0;
+};
+
 struct Decision {
   int64_t round = 0;
   int32_t attempt = 0;
@@ -63,6 +70,7 @@ struct Decision {
   std::optional<Assignment> next;
   bool finish = false;
   std::string message;
+  std::optional<CheckpointOrder> checkpoint;
 };
 
 using Directive = std::variant<Plan, Decision>;
@@ -74,6 +82,7 @@ struct StepRecord {
   double gradient_norm = 0;
   double learning_rate = 0;
   double seconds = 0;
+  bool skipped = false;
 };
 
 struct GroupReady {
@@ -83,6 +92,7 @@ struct GroupReady {
   double first_loss = 0;
   double last_loss = 0;
   double step_seconds = 0;
+  int64_t skipped_steps = 0;
 };
 
 struct Vote {
@@ -108,6 +118,15 @@ struct Summary {
   std::vector<uint32_t> sample_tokens;
 };
 
+// A checkpoint is complete, or was not written.
+struct CheckpointOutcome {
+  int64_t step = 0;
+  std::string path;
+  int64_t bytes = 0;
+  double seconds = 0;
+  std::string error;  // Empty = complete.
+};
+
 // Called by the training thread only, and only between steps.
 class Control {
  public:
@@ -118,6 +137,7 @@ class Control {
   virtual void SendVote(const Vote& vote) = 0;
   virtual void SendEvaluation(const Evaluation& evaluation) = 0;
   virtual void SendSummary(const Summary& summary) = 0;
+  virtual void SendCheckpoint(const CheckpointOutcome& outcome) = 0;
   // The next directive. Throws Stopped; Failure (INTERNAL) when none comes within `patience_us`.
   virtual Directive Next(int64_t patience_us) = 0;
   // Throws Stopped when the rank has been told to end.

@@ -267,6 +267,10 @@ void ControlClient::SendEvaluation(const Evaluation& evaluation) {
 }
 void ControlClient::SendSummary(const Summary& summary) { Send(TranslateSummary(summary)); }
 
+void ControlClient::SendCheckpoint(const CheckpointOutcome& outcome) {
+  Send(TranslateCheckpoint(outcome));
+}
+
 void ControlClient::SendFailure(const Failure& failure) {
   wire_->Push(TranslateFailure(failure.reason, failure.what()));
 }

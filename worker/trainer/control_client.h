@@ -45,6 +45,7 @@ class ControlClient : public Control {
   void SendVote(const Vote& vote) override;
   void SendEvaluation(const Evaluation& evaluation) override;
   void SendSummary(const Summary& summary) override;
+  void SendCheckpoint(const CheckpointOutcome& outcome) override;
   Directive Next(int64_t patience_us) override;
   void ThrowIfStopped() override;
 

@@ -5,11 +5,13 @@
 #include <malloc.h>
 
 #include <chrono>
+#include <limits>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "worker/checkpoint/hf_weights.h"
 #include "worker/collective/group_factory.h"
 #include "worker/collective/nccl_plugin.h"
 #include "worker/collective/store_adapter.h"
@@ -19,6 +21,7 @@
 #include "worker/engine/math_backend.h"
 #include "worker/federation/averager.h"
 #include "worker/trainer/evaluation_plan.h"
+#include "worker/trainer/rank_checkpoint.h"
 #include "worker/trainer/sampling.h"
 
 namespace fedshard::trainer {
@@ -65,12 +68,44 @@ engine::EngineOptions EngineOptionsFrom(const Settings& settings, int gpu) {
       o.eps,
       o.weight_decay,
       o.clip,
-      o.momentum};
+      o.momentum,
+      o.bf16_moments ? engine::Precision::kBf16 : engine::Precision::kFp32};
   options.sequence_length = settings.sequence_length;
   options.micro_batch = settings.micro_batch;
   options.accumulation = settings.accumulation;
+  const auto precision = [](bool bf16) {
+    return bf16 ? engine::Precision::kBf16 : engine::Precision::kFp32;
+  };
+  options.precision = precision(settings.step.bf16);
+  options.gather_precision = precision(settings.step.gather_bf16);
+  options.reduce_precision = precision(settings.step.reduce_bf16);
+  options.recompute =
+      settings.step.recompute == RecomputeSetting::kBlock       ? engine::Recompute::kBlock
+      : settings.step.recompute == RecomputeSetting::kSelective ? engine::Recompute::kSelective
+                                                                : engine::Recompute::kNone;
+  options.accumulate_locally = settings.step.accumulate_locally;
   options.cuda = settings.cuda;
   options.gpu = gpu;
+  return options;
+}
+
+federation::AveragerOptions AveragerOptionsFrom(const FederationSettings& settings) {
+  using Outer = federation::OuterOptimizerOptions;
+  federation::AveragerOptions options;
+  options.chunk_bytes = settings.chunk_bytes;
+  options.outer.type = settings.outer == OuterOptimizer::kMomentum   ? Outer::Type::kMomentum
+                       : settings.outer == OuterOptimizer::kNesterov ? Outer::Type::kNesterov
+                       : settings.outer == OuterOptimizer::kAdam     ? Outer::Type::kAdam
+                                                                     : Outer::Type::kNone;
+  options.outer.learning_rate = settings.learning_rate;
+  options.outer.momentum = settings.momentum;
+  options.outer.beta1 = settings.beta1;
+  options.outer.beta2 = settings.beta2;
+  options.outer.eps = settings.eps;
+  options.compression = settings.compression == Compression::kBf16 ? federation::Compression::kBf16
+                        : settings.compression == Compression::kInt8
+                            ? federation::Compression::kInt8
+                            : federation::Compression::kNone;
   return options;
 }
 
@@ -115,11 +150,14 @@ class EngineModel : public RankModel {
     inputs.on_connected([comms = comms_] { comms->Abort(); });
     engine_ = std::make_unique<engine::Engine>(EngineOptionsFrom(settings_, inputs.start.gpu),
                                                *comms_->shard, *comms_->replica);
-    engine_->InitializeRandom(settings_.model_seed);
+    LoadWeights();
     if (settings_.averages) {
       averager_ = std::make_unique<federation::Averager>(
-          engine_->master_shards(), *comms_->federation, settings_.chunk_bytes);
+          engine_->master_shards(), *comms_->federation, AveragerOptionsFrom(settings_.federation));
     }
+    checkpoints_ =
+        std::make_unique<RankCheckpoint>(settings_, inputs.start, *engine_, averager_.get());
+    if (!settings_.checkpoint.resume.empty()) checkpoints_->Load(settings_.checkpoint.resume);
   }
 
   StepOutcome Step(int64_t step, int64_t first_sample, double learning_rate) override {
@@ -134,20 +172,37 @@ class EngineModel : public RankModel {
     try {
       result = engine_->Step(micro_batches, learning_rate);
     } catch (const engine::NonFiniteError& error) {
-      const int32_t where = settings_.mesh.RankOf({at_.group, error.replica, error.shard});
-      throw Failure("NON_FINITE_LOSS",
-                    absl::StrCat("step ", step, ", rank ", where, ": ", error.what()));
+      return Skip(step, error);
     }
     if (settings_.check_replicas_every > 0 && settings_.mesh.replicas > 1 &&
         step % settings_.check_replicas_every == 0) {
       CheckReplicas(step);
     }
-    return {result.loss, result.gradient_norm, result.tokens};
+    return {result.loss, result.gradient_norm, result.tokens, false};
   }
 
   uint64_t ShardHash() override { return engine_->ShardHash(); }
-  uint64_t Average(double weight) override { return averager_->Average(weight); }
-  void CommitAverage() override { averager_->Commit(); }
+  uint64_t Average(double weight) override {
+    weight_ = weight;
+    return averager_->Average(weight);
+  }
+  void CommitAverage() override {
+    averager_->Commit();
+    switch (settings_.federation.moments) {
+      case MomentsPolicy::kLocal:
+        return;
+      case MomentsPolicy::kAverage:
+        for (const engine::StateKind kind : Moments()) {
+          averager_->AverageState(engine_->State(kind), weight_);
+        }
+        return;
+      case MomentsPolicy::kReset:
+        for (const engine::StateKind kind : Moments()) {
+          for (at::Tensor moment : engine_->State(kind)) moment.zero_();
+        }
+        engine_->set_optimizer_steps(0);
+    }
+  }
   void DropAverage() override { averager_->Abort(); }
 
   std::pair<double, int64_t> Evaluate() override {
@@ -177,6 +232,10 @@ class EngineModel : public RankModel {
   }
 
   std::string ParameterHash() override { return engine_->ParameterHash(); }
+  void SaveCheckpoint(const CheckpointOrder& order) override { checkpoints_->Save(order); }
+  std::vector<CheckpointOutcome> CheckpointOutcomes(bool wait) override {
+    return checkpoints_->Outcomes(wait);
+  }
 
   std::vector<uint32_t> Sample() override {
     const SampleSettings& sample = settings_.sample;
@@ -210,6 +269,41 @@ class EngineModel : public RankModel {
   int64_t padded_parameters() override { return engine_->padded_parameters(); }
 
  private:
+  void LoadWeights() {
+    if (!settings_.checkpoint.resume.empty()) return;  // The checkpoint has them.
+    if (settings_.init_directory.empty()) return engine_->InitializeRandom(settings_.model_seed);
+    const auto weights = checkpoint::HfWeights::Open(settings_.init_directory, settings_.model);
+    if (!weights.ok()) throw Failure("BAD_WEIGHTS", std::string(weights.status().message()));
+    engine_->Load(engine::StateKind::kParameters,
+                  [&](const std::string& parameter, int64_t begin, int64_t count, float* out) {
+                    const absl::Status read = (*weights)->Read(parameter, begin, count, out);
+                    if (!read.ok()) throw Failure("BAD_WEIGHTS", std::string(read.message()));
+                  });
+  }
+
+  // Every rank of the group gets here for the same step, so all go on or all give up.
+  StepOutcome Skip(int64_t step, const engine::NonFiniteError& error) {
+    const int32_t where = settings_.mesh.RankOf({at_.group, error.replica, error.shard});
+    const std::string what = absl::StrCat("step ", step, ", rank ", where, ": ", error.what());
+    if (++skipped_ > settings_.non_finite_limit) {
+      throw Failure("NON_FINITE_LOSS", settings_.non_finite_limit == 0
+                                           ? what
+                                           : absl::StrCat(what, "; ", settings_.non_finite_limit,
+                                                          " such steps were skipped before"));
+    }
+    LogWarning(absl::StrCat(what, ": skipped"));
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    return {none, none, settings_.samples_per_step() * settings_.sequence_length, true};
+  }
+
+  std::vector<engine::StateKind> Moments() const {
+    std::vector<engine::StateKind> kinds;
+    for (const engine::StateKind kind : engine_->StateKinds()) {
+      if (kind != engine::StateKind::kParameters) kinds.push_back(kind);
+    }
+    return kinds;
+  }
+
   void Connect(const ModelInputs& inputs) {
     const std::chrono::milliseconds timeout(settings_.collective_timeout_ms);
     collective::GroupOptions options;
@@ -256,6 +350,9 @@ class EngineModel : public RankModel {
   std::shared_ptr<collective::MeshComms> comms_;
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<federation::Averager> averager_;
+  std::unique_ptr<RankCheckpoint> checkpoints_;
+  double weight_ = 0;    // Of this group in the average that is pending.
+  int64_t skipped_ = 0;  // Steps that were not finite.
 };
 
 }  // namespace

@@ -63,6 +63,11 @@ v1::JobSpec Spec() {
           micro_batch: 3
           accumulation: 2
           check_replicas_every: 5
+          precision: PRECISION_BF16
+          gather_precision: PRECISION_BF16
+          recompute: RECOMPUTE_SELECTIVE
+          accumulate: ACCUMULATE_LOCAL
+          non_finite_limit: 4
           optimizer {
             type: OPTIMIZER_TYPE_SGD
             learning_rate: 0.5
@@ -81,6 +86,11 @@ v1::JobSpec Spec() {
             temperature: 0.5
             seed: 4
           }
+        }
+        checkpoint {
+          directory: "/c"
+          keep: 2
+          resume { path: "/c/step-00000005" step: 5 tokens: 1000 next_sample: 40 }
         }
         resources { device: DEVICE_CPU threads_per_rank: 2 collective_timeout_seconds: 7 })pb",
       &spec);
@@ -106,15 +116,44 @@ TEST(Settings, CarryEverything) {
   EXPECT_EQ(s->samples_per_step(), 3 * 2 * 8);
   EXPECT_EQ(s->schedule.peak, 0.5);
   EXPECT_EQ(s->schedule.warmup_tokens, 100);
-  EXPECT_EQ(s->schedule.total_tokens, 10 * 48 * 32);
+  EXPECT_EQ(s->schedule.total_tokens, 1000 + 5 * 48 * 32) << "before and after the resume point";
   EXPECT_EQ(s->schedule.final_ratio, 0.2);
   EXPECT_EQ(s->check_replicas_every, 5);
-  EXPECT_EQ(s->chunk_bytes, 8192);
+  EXPECT_EQ(s->federation.chunk_bytes, 8192);
+  EXPECT_TRUE(s->step.bf16);
+  EXPECT_TRUE(s->step.gather_bf16);
+  EXPECT_FALSE(s->step.reduce_bf16);
+  EXPECT_EQ(s->step.recompute, RecomputeSetting::kSelective);
+  EXPECT_TRUE(s->step.accumulate_locally);
+  EXPECT_EQ(s->non_finite_limit, 4);
+  EXPECT_EQ(s->checkpoint.directory, "/c");
+  EXPECT_EQ(s->checkpoint.keep, 2);
+  EXPECT_EQ(s->checkpoint.resume, "/c/step-00000005");
   EXPECT_EQ(s->evaluation_sequences, 7);
   EXPECT_EQ(s->sample.prompt, (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(s->sample.tokens, 5);
   EXPECT_EQ(s->threads, 2);
   EXPECT_EQ(s->collective_timeout_ms, 7000);
+}
+
+TEST(Settings, CarryTheFederation) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_mesh()->set_mode(v1::MESH_MODE_FL_HSDP);
+  spec.mutable_mesh()->set_federation_groups(2);
+  v1::FederationSpec& federation = *spec.mutable_federation();
+  federation.set_compression(v1::COMPRESSION_INT8);
+  federation.set_optimizer_state(v1::MOMENTS_POLICY_RESET);
+  v1::OuterOptimizerSpec& outer = *federation.mutable_outer_optimizer();
+  outer.set_type(v1::OUTER_OPTIMIZER_TYPE_NESTEROV);
+  outer.set_learning_rate(0.7);
+  outer.set_momentum(0.9);
+  const auto s = ParseSettings(spec.SerializeAsString());
+  ASSERT_THAT(s, testing::IsOk());
+  EXPECT_EQ(s->federation.compression, Compression::kInt8);
+  EXPECT_EQ(s->federation.moments, MomentsPolicy::kReset);
+  EXPECT_EQ(s->federation.outer, OuterOptimizer::kNesterov);
+  EXPECT_EQ(s->federation.learning_rate, 0.7);
+  EXPECT_EQ(s->federation.momentum, 0.9);
 }
 
 TEST(Settings, RefuseGarbageAndBadFields) {

@@ -7,12 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "worker/trainer/control.h"
+
 namespace fedshard::trainer {
 
 struct StepOutcome {
   double loss = 0;
   double gradient_norm = 0;
   int64_t tokens = 0;  // Of the whole group.
+  // Loss or gradient was not finite: the parameters are as before; loss and gradient_norm are NaN.
+  bool skipped = false;
 };
 
 struct SentBytes {
@@ -34,6 +38,10 @@ class RankModel {
   // This group's part of the evaluation: sum of losses (nats) and tokens.
   virtual std::pair<double, int64_t> Evaluate() = 0;
   virtual std::string ParameterHash() = 0;
+  // Begins to write a checkpoint of the parameters as they are now; returns when they are copied.
+  virtual void SaveCheckpoint(const CheckpointOrder& order) = 0;
+  // What became of checkpoints since the last call; `wait`: until all that were begun are decided.
+  virtual std::vector<CheckpointOutcome> CheckpointOutcomes(bool wait) = 0;
   // Text from the model; empty on ranks that take no part or when none is wanted.
   virtual std::vector<uint32_t> Sample() = 0;
   // Sent so far, evaluations and all.

@@ -51,6 +51,7 @@ void RoundParticipant::Run() {
   while (true) {
     Apply(decision);
     if (decision.evaluate) Evaluate(decision.round);
+    if (decision.checkpoint) model_.SaveCheckpoint(*decision.checkpoint);
     if (decision.finish) return Finish();
     if (!decision.next) throw Failure("INTERNAL", "a decision without a next assignment");
     Train(*decision.next);
@@ -93,17 +94,23 @@ void RoundParticipant::Train(const Assignment& assignment) {
         model_.Step(step, assignment.first_sample + i * samples, learning_rate);
     const double seconds = static_cast<double>(clock_.Now().steady_us - step_started_us) * 1e-6;
     Add(sent_, Difference(model_.Sent(), before));
-    if (i == 0) ready.first_loss = outcome.loss;
-    ready.last_loss = outcome.loss;
+    if (outcome.skipped) {
+      ++ready.skipped_steps;
+    } else {
+      // The first that counts: all before it were skipped.
+      if (ready.skipped_steps == i) ready.first_loss = outcome.loss;
+      ready.last_loss = outcome.loss;
+    }
     ready.tokens += outcome.tokens;
     ready.step_seconds += seconds;
     if (first_of_group()) {
-      ReportStep(
-          {step, outcome.tokens, outcome.loss, outcome.gradient_norm, learning_rate, seconds});
+      ReportStep({step, outcome.tokens, outcome.loss, outcome.gradient_norm, learning_rate, seconds,
+                  outcome.skipped});
     }
   }
   patience_us_ =
       std::max(kLeastPatienceUs, kPatienceInRounds * (clock_.Now().steady_us - started_us));
+  ReportCheckpoints(/*wait=*/false);
   if (first_of_group()) {
     FlushSteps();
     control_.SendReady(ready);
@@ -174,6 +181,14 @@ void RoundParticipant::Finish() {
   summary.parameter_hash = model_.ParameterHash();
   summary.sample_tokens = model_.Sample();
   if (rank_ == 0) control_.SendSummary(summary);
+  ReportCheckpoints(/*wait=*/true);
+}
+
+void RoundParticipant::ReportCheckpoints(bool wait) {
+  for (const CheckpointOutcome& outcome : model_.CheckpointOutcomes(wait)) {
+    if (!outcome.error.empty()) LogWarning(absl::StrCat("checkpoint: ", outcome.error));
+    if (rank_ == 0) control_.SendCheckpoint(outcome);
+  }
 }
 
 void RoundParticipant::ReportStep(const StepRecord& record) {

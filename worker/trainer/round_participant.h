@@ -34,6 +34,8 @@ class RoundParticipant {
   void Apply(const Decision& decision);
   void Evaluate(int64_t round);
   void Finish();
+  // The first rank speaks; every rank logs.
+  void ReportCheckpoints(bool wait);
   void ReportStep(const StepRecord& record);
   void FlushSteps();
   bool first_of_group() const { return at_.replica == 0 && at_.shard == 0; }

@@ -6,7 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <deque>
+#include <set>
+#include <utility>
 
 #include "common/testing/status_matchers.h"
 
@@ -38,6 +41,10 @@ class ScriptedControl : public Control {
   }
   void SendSummary(const Summary& summary) override {
     log_.push_back("summary " + summary.parameter_hash);
+  }
+  void SendCheckpoint(const CheckpointOutcome& outcome) override {
+    log_.push_back("checkpoint " + std::to_string(outcome.step) + " " + outcome.path +
+                   outcome.error);
   }
   Directive Next(int64_t patience_us) override {
     patience_us_ = patience_us;
@@ -75,6 +82,7 @@ class FakeModel : public RankModel {
     parameter_ += 1;
     sent_.shard += 100;
     clock_.Advance(step_us_);
+    if (skipped_.count(step) > 0) return {std::nan(""), std::nan(""), 64, true};
     return {10.0 - static_cast<double>(step), 1.0, 64};
   }
   uint64_t ShardHash() override { return parameter_; }
@@ -91,6 +99,15 @@ class FakeModel : public RankModel {
     return {5.0, 10};
   }
   std::string ParameterHash() override { return "abc"; }
+  void SaveCheckpoint(const CheckpointOrder& order) override {
+    calls_.push_back("save " + std::to_string(order.step) + " " + std::to_string(order.tokens) +
+                     " " + std::to_string(order.next_sample));
+    saved_.push_back({order.step, "/c", 100, 0.5, ""});
+  }
+  std::vector<CheckpointOutcome> CheckpointOutcomes(bool wait) override {
+    if (wait && !saved_.empty()) calls_.push_back("wait for checkpoints");
+    return std::exchange(saved_, {});
+  }
   std::vector<uint32_t> Sample() override {
     calls_.push_back("sample");
     return {};
@@ -104,6 +121,8 @@ class FakeModel : public RankModel {
   int64_t step_us_ = 0;
   std::vector<std::string> calls_;
   std::vector<double> rates_;
+  std::vector<CheckpointOutcome> saved_;
+  std::set<int64_t> skipped_;
   uint64_t parameter_ = 0;
   SentBytes sent_;
 };
@@ -234,6 +253,37 @@ TEST_F(RoundParticipantTest, WaitsLongerForOthersAfterLongRounds) {
   model_.step_us_ = 1'800'000'000;
   EXPECT_THROW(Run(0), Stopped);
   EXPECT_EQ(control_.patience_us_, 36'000'000'000) << "ten rounds of an hour";
+}
+
+TEST_F(RoundParticipantTest, CheckpointsAreBegunAfterTheCommitAndReportedLater) {
+  Decision first = Commit(1, Round(2, 1, 16));
+  first.checkpoint = {2, 256, 16};
+  Decision last = Commit(2, std::nullopt);
+  last.checkpoint = {3, 384, 24};
+  control_.script_ = {Commit(0, Round(1, 2, 0)), Plan{1, 1, {{0, 0.5}, {1, 0.5}}}, first,
+                      Plan{2, 1, {{0, 0.5}, {1, 0.5}}}, last};
+  Run(0);
+  EXPECT_THAT(model_.calls_, ElementsAre("step 1 at 0", "step 2 at 4", "average 0.50", "commit",
+                                         "save 2 256 16", "step 3 at 16", "average 0.50", "commit",
+                                         "save 3 384 24", "sample", "wait for checkpoints"));
+  EXPECT_THAT(control_.log_, ElementsAre("vote 0.1 hash 0", "ready 1 steps 2", "vote 1.1 hash 1002",
+                                         "checkpoint 2 /c", "ready 2 steps 1", "vote 2.1 hash 1003",
+                                         "summary abc", "checkpoint 3 /c"));
+}
+
+TEST_F(RoundParticipantTest, SkippedStepsAreCountedAndHaveNoLoss) {
+  model_.skipped_ = {1, 3};
+  control_.script_ = {Commit(0, Round(1, 3, 0)), Plan{1, 1, {{0, 0.5}, {1, 0.5}}},
+                      Commit(1, std::nullopt)};
+  Run(0);
+  ASSERT_EQ(control_.ready_.size(), 1u);
+  EXPECT_EQ(control_.ready_[0].skipped_steps, 2);
+  EXPECT_EQ(control_.ready_[0].first_loss, 8) << "of step 2";
+  EXPECT_EQ(control_.ready_[0].last_loss, 8);
+  EXPECT_EQ(control_.ready_[0].tokens, 3 * 64) << "their samples are used";
+  ASSERT_EQ(control_.steps_.size(), 3u);
+  EXPECT_TRUE(control_.steps_[0].skipped);
+  EXPECT_FALSE(control_.steps_[1].skipped);
 }
 
 TEST_F(RoundParticipantTest, StopsBetweenSteps) {

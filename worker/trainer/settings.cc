@@ -7,6 +7,54 @@
 #include "fedshard/v1/job.pb.h"
 
 namespace fedshard::trainer {
+namespace {
+
+StepSettings StepFrom(const v1::TrainingSpec& training) {
+  StepSettings step;
+  step.bf16 = training.precision() == v1::PRECISION_BF16;
+  step.gather_bf16 = training.gather_precision() == v1::PRECISION_BF16;
+  step.reduce_bf16 = training.reduce_precision() == v1::PRECISION_BF16;
+  step.force = training.force_precision();
+  step.recompute = training.recompute() == v1::RECOMPUTE_BLOCK       ? RecomputeSetting::kBlock
+                   : training.recompute() == v1::RECOMPUTE_SELECTIVE ? RecomputeSetting::kSelective
+                                                                     : RecomputeSetting::kNone;
+  step.accumulate_locally = training.accumulate() == v1::ACCUMULATE_LOCAL;
+  return step;
+}
+
+OuterOptimizer OuterFrom(v1::OuterOptimizerType type) {
+  switch (type) {
+    case v1::OUTER_OPTIMIZER_TYPE_MOMENTUM:
+      return OuterOptimizer::kMomentum;
+    case v1::OUTER_OPTIMIZER_TYPE_NESTEROV:
+      return OuterOptimizer::kNesterov;
+    case v1::OUTER_OPTIMIZER_TYPE_ADAM:
+      return OuterOptimizer::kAdam;
+    default:
+      return OuterOptimizer::kNone;
+  }
+}
+
+FederationSettings FederationFrom(const v1::FederationSpec& federation) {
+  const v1::OuterOptimizerSpec& outer = federation.outer_optimizer();
+  FederationSettings out;
+  out.chunk_bytes = federation.chunk_bytes();
+  out.outer = OuterFrom(outer.type());
+  out.learning_rate = outer.learning_rate();
+  out.momentum = outer.momentum();
+  out.beta1 = outer.beta1();
+  out.beta2 = outer.beta2();
+  out.eps = outer.eps();
+  out.moments = federation.optimizer_state() == v1::MOMENTS_POLICY_AVERAGE ? MomentsPolicy::kAverage
+                : federation.optimizer_state() == v1::MOMENTS_POLICY_RESET ? MomentsPolicy::kReset
+                                                                           : MomentsPolicy::kLocal;
+  out.compression = federation.compression() == v1::COMPRESSION_BF16   ? Compression::kBf16
+                    : federation.compression() == v1::COMPRESSION_INT8 ? Compression::kInt8
+                                                                       : Compression::kNone;
+  return out;
+}
+
+}  // namespace
 
 absl::StatusOr<Settings> ParseSettings(const std::string& bytes) {
   v1::JobSpec spec;
@@ -18,6 +66,8 @@ absl::StatusOr<Settings> ParseSettings(const std::string& bytes) {
   }
   Settings s;
   ASSIGN_OR_RETURN(s.model, ParseModelConfig(spec.model().config_json()));
+  s.model_config = spec.model().config_json();
+  s.init_directory = spec.model().init_directory();
   s.model_seed = spec.model().seed();
   s.train_path = spec.data().train();
   s.validation_path = spec.data().validation();
@@ -35,7 +85,8 @@ absl::StatusOr<Settings> ParseSettings(const std::string& bytes) {
                  optimizer.eps(),
                  optimizer.weight_decay(),
                  optimizer.clip(),
-                 optimizer.momentum()};
+                 optimizer.momentum(),
+                 optimizer.moments() == v1::PRECISION_BF16};
   const v1::ScheduleSpec& schedule = spec.training().schedule();
   s.schedule.type = schedule.type() == v1::SCHEDULE_TYPE_COSINE
                         ? engine::LearningRateSchedule::Type::kCosine
@@ -45,7 +96,11 @@ absl::StatusOr<Settings> ParseSettings(const std::string& bytes) {
   s.schedule.total_tokens = TotalTokens(spec);
   s.schedule.final_ratio = schedule.final_ratio();
   s.check_replicas_every = spec.training().check_replicas_every();
-  s.chunk_bytes = spec.federation().chunk_bytes();
+  s.step = StepFrom(spec.training());
+  s.non_finite_limit = spec.training().non_finite_limit();
+  s.federation = FederationFrom(spec.federation());
+  s.checkpoint = {spec.checkpoint().directory(), spec.checkpoint().keep(),
+                  spec.checkpoint().resume().path()};
   s.evaluation_sequences = spec.evaluation().sequences();
   if (spec.evaluation().has_sample()) {
     const v1::SampleSpec& sample = spec.evaluation().sample();

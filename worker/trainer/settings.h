@@ -15,6 +15,37 @@ namespace fedshard::trainer {
 struct OptimizerSettings {
   bool adamw = true;  // Otherwise SGD.
   double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, clip = 0, momentum = 0;
+  bool bf16_moments = false;
+};
+
+enum class RecomputeSetting { kNone, kBlock, kSelective };
+
+// How a step computes and what it sends.
+struct StepSettings {
+  bool bf16 = false;
+  bool gather_bf16 = false;
+  bool reduce_bf16 = false;
+  bool force = false;  // bf16 even where it is emulated.
+  RecomputeSetting recompute = RecomputeSetting::kNone;
+  bool accumulate_locally = false;
+};
+
+enum class OuterOptimizer { kNone, kMomentum, kNesterov, kAdam };
+enum class MomentsPolicy { kLocal, kAverage, kReset };
+enum class Compression { kNone, kBf16, kInt8 };
+
+struct FederationSettings {
+  int64_t chunk_bytes = 0;
+  OuterOptimizer outer = OuterOptimizer::kNone;
+  double learning_rate = 1, momentum = 0, beta1 = 0, beta2 = 0, eps = 0;
+  MomentsPolicy moments = MomentsPolicy::kLocal;
+  Compression compression = Compression::kNone;
+};
+
+struct CheckpointSettings {
+  std::string directory;  // Empty = no checkpoints are written.
+  int64_t keep = 0;
+  std::string resume;  // The checkpoint to begin with; empty = none.
 };
 
 struct SampleSettings {
@@ -26,6 +57,8 @@ struct SampleSettings {
 
 struct Settings {
   ModelConfig model;
+  std::string model_config;    // The text of config.json.
+  std::string init_directory;  // Weights come from there; empty = drawn from the seed.
   uint64_t model_seed = 0;
   std::string train_path;
   std::string validation_path;
@@ -39,7 +72,10 @@ struct Settings {
   OptimizerSettings optimizer;
   engine::LearningRateSchedule schedule;
   int64_t check_replicas_every = 0;
-  int64_t chunk_bytes = 0;
+  StepSettings step;
+  int64_t non_finite_limit = 0;
+  FederationSettings federation;
+  CheckpointSettings checkpoint;
   int64_t evaluation_sequences = 0;
   SampleSettings sample;
   bool cuda = false;

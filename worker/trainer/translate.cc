@@ -1,5 +1,7 @@
 #include "worker/trainer/translate.h"
 
+#include "common/utf8.h"
+
 namespace fedshard::trainer {
 
 RankStart TranslateStart(const v1::Start& start) {
@@ -26,6 +28,10 @@ std::optional<Directive> TranslateDirective(const v1::RankDirective& directive) 
   decision.evaluate = proto.evaluate();
   decision.finish = proto.finish();
   decision.message = proto.message();
+  if (proto.has_checkpoint()) {
+    decision.checkpoint = {proto.checkpoint().step(), proto.checkpoint().tokens(),
+                           proto.checkpoint().next_sample()};
+  }
   if (proto.has_next()) {
     const v1::RoundAssignment& next = proto.next();
     decision.next = {next.round(),
@@ -49,6 +55,7 @@ v1::AttachRequest TranslateSteps(const std::vector<StepRecord>& steps) {
     proto.set_gradient_norm(step.gradient_norm);
     proto.set_learning_rate(step.learning_rate);
     proto.set_seconds(step.seconds);
+    proto.set_skipped(step.skipped);
   }
   return request;
 }
@@ -62,6 +69,7 @@ v1::AttachRequest TranslateReady(const GroupReady& ready) {
   proto.set_first_loss(ready.first_loss);
   proto.set_last_loss(ready.last_loss);
   proto.set_step_seconds(ready.step_seconds);
+  proto.set_skipped_steps(ready.skipped_steps);
   return request;
 }
 
@@ -94,6 +102,17 @@ v1::AttachRequest TranslateSummary(const Summary& summary) {
   v1::JobSummary& proto = *request.mutable_rank_report()->mutable_summary();
   proto.set_parameter_hash(summary.parameter_hash);
   for (const uint32_t token : summary.sample_tokens) proto.add_sample_tokens(token);
+  return request;
+}
+
+v1::AttachRequest TranslateCheckpoint(const CheckpointOutcome& outcome) {
+  v1::AttachRequest request;
+  v1::CheckpointReport& proto = *request.mutable_rank_report()->mutable_checkpoint();
+  proto.set_step(outcome.step);
+  proto.set_path(outcome.path);
+  proto.set_bytes(outcome.bytes);
+  proto.set_seconds(outcome.seconds);
+  proto.set_error(ValidUtf8(outcome.error));
   return request;
 }
 

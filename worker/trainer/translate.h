@@ -19,6 +19,7 @@ v1::AttachRequest TranslateReady(const GroupReady& ready);
 v1::AttachRequest TranslateVote(const Vote& vote);
 v1::AttachRequest TranslateEvaluation(const Evaluation& evaluation);
 v1::AttachRequest TranslateSummary(const Summary& summary);
+v1::AttachRequest TranslateCheckpoint(const CheckpointOutcome& outcome);
 v1::AttachRequest TranslateFailure(const std::string& reason, const std::string& message);
 
 }  // namespace fedshard::trainer
