@@ -1,6 +1,7 @@
 #include "worker/engine/inference_pass.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "worker/kernels/chunked_cross_entropy.h"
 #include "worker/kernels/matrix_product.h"

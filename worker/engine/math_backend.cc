@@ -1,6 +1,7 @@
 #include "worker/engine/math_backend.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,7 @@
 #include "worker/engine/shard_optimizer.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 namespace fedshard::engine {
 
