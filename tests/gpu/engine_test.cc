@@ -146,7 +146,9 @@ TEST(GpuAverager, AveragesThroughHostMemory) {
     options.backend = collective::Backend::kNccl;  // One rank a group: only averaging is left.
     const auto comms = collective::ConnectMesh({2, 1, 1}, rank, store, store, options);
     std::vector<at::Tensor> shards = {at::full({5000}, rank + 1.0, gpu::OnGpu())};
-    federation::Averager averager(shards, *comms.federation, /*chunk_bytes=*/4096);
+    federation::AveragerOptions averaging;
+    averaging.chunk_bytes = 4096;
+    federation::Averager averager(shards, *comms.federation, averaging);
     averager.Average(rank == 0 ? 0.25 : 0.75);
     averager.Commit();
     EXPECT_TRUE(at::allclose(shards[0], at::full_like(shards[0], 1.75)));
