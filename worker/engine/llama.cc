@@ -68,11 +68,22 @@ at::Tensor Llama::Block(const at::Tensor& x, const BlockWeights& weights, int64_
                         const BlockCache* cache) const {
   const at::Tensor normed = kernels::RmsNorm(x, weights.input_norm, config_.rms_norm_eps);
   const at::Tensor attended = Attention(kernels::Linear(normed, weights.qkv), batch, cache);
-  const at::Tensor middle = kernels::Linear(attended, weights.output, x);
-  const at::Tensor again =
-      kernels::RmsNorm(middle, weights.post_attention_norm, config_.rms_norm_eps);
+  const auto [middle, again] = AddAttended(attended, x, weights);
   const at::Tensor activated = kernels::Swiglu(kernels::Linear(again, weights.gate_up));
   return kernels::Linear(activated, weights.down, middle);
+}
+
+std::pair<at::Tensor, at::Tensor> Llama::AddAttended(const at::Tensor& attended,
+                                                     const at::Tensor& x,
+                                                     const BlockWeights& weights) const {
+  const double eps = config_.rms_norm_eps;
+  if (!x.is_cpu()) {
+    return kernels::AddRmsNorm(kernels::Linear(attended, weights.output), x,
+                               weights.post_attention_norm, eps);
+  }
+  // The CPU's products add the residual for nothing.
+  const at::Tensor middle = kernels::Linear(attended, weights.output, x);
+  return {middle, kernels::RmsNorm(middle, weights.post_attention_norm, eps)};
 }
 
 at::Tensor Llama::FinalNorm(const at::Tensor& x, const at::Tensor& weight) const {
@@ -94,7 +105,7 @@ at::Tensor Llama::Attention(const at::Tensor& qkv, int64_t batch, const BlockCac
     v = Append(cache->values, past, v);
   }
   bool grouped = heads != key_heads;
-  if (grouped && !q.is_cpu()) {
+  if (grouped && !q.is_cpu() && q.scalar_type() == at::kFloat) {
     // In fp32 no fused CUDA kernel takes grouped heads; three times slower than expanding them.
     k = Repeat(k, heads / key_heads);
     v = Repeat(v, heads / key_heads);

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "common/model_config.h"
@@ -50,6 +51,9 @@ class Llama {
   at::Tensor FinalNorm(const at::Tensor& x, const at::Tensor& weight) const;
 
  private:
+  // x plus the output projection of `attended`, and its norm.
+  std::pair<at::Tensor, at::Tensor> AddAttended(const at::Tensor& attended, const at::Tensor& x,
+                                                const BlockWeights& weights) const;
   at::Tensor Attention(const at::Tensor& qkv, int64_t batch, const BlockCache* cache) const;
 
   const ModelConfig config_;

@@ -60,6 +60,20 @@ TEST(RmsNorm, EqualsReference) {
   }
 }
 
+TEST(AddRmsNorm, EqualsReference) {
+  at::manual_seed(1);
+  ExpectEqual(
+      [](const Tensors& in) {
+        const auto [sum, y] = AddRmsNorm(in[0], in[1], in[2], 1e-6);
+        return Tensors{sum, y};
+      },
+      [](const Tensors& in) {
+        const at::Tensor sum = in[0] + in[1];
+        return Tensors{sum, RmsNormReference(sum, in[2], 1e-6)};
+      },
+      {Random({37, 65}), Random({37, 65}), Random({65}) + 1});
+}
+
 TEST(RmsNorm, LeavesRowsOfZerosAtZero) {
   const at::Tensor y = RmsNorm(at::zeros({2, 16}), at::ones({16}), 1e-6);
   EXPECT_TRUE(at::equal(y, at::zeros({2, 16})));

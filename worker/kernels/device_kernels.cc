@@ -122,8 +122,8 @@ at::Tensor DeviceRmsNorm(const at::Tensor& x, const at::Tensor& weight, double e
   return CudaRmsNorm::apply(x, weight, eps);
 }
 
-std::array<at::Tensor, 2> DeviceAddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
-                                           const at::Tensor& weight, double eps) {
+std::pair<at::Tensor, at::Tensor> DeviceAddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
+                                                   const at::Tensor& weight, double eps) {
   if (KernelsFor(x) == nullptr) {
     const at::Tensor sum = x + residual;
     return {sum, RmsNormReference(sum, weight, eps)};

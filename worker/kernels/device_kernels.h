@@ -8,12 +8,13 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 namespace fedshard::kernels {
 
 at::Tensor DeviceRmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
-std::array<at::Tensor, 2> DeviceAddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
-                                           const at::Tensor& weight, double eps);
+std::pair<at::Tensor, at::Tensor> DeviceAddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
+                                                   const at::Tensor& weight, double eps);
 std::array<at::Tensor, 3> DeviceRotaryQkv(const at::Tensor& qkv, const at::Tensor& cosine,
                                           const at::Tensor& sine, int64_t batch,
                                           int64_t query_heads, int64_t key_heads);

@@ -83,4 +83,11 @@ at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return RmsNormFunction::apply(x, weight, eps);
 }
 
+std::pair<at::Tensor, at::Tensor> AddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
+                                             const at::Tensor& weight, double eps) {
+  if (!x.is_cpu()) return DeviceAddRmsNorm(x, residual, weight, eps);
+  const at::Tensor sum = x + residual;
+  return {sum, RmsNorm(sum, weight, eps)};
+}
+
 }  // namespace fedshard::kernels
