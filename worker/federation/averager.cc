@@ -37,7 +37,8 @@ Averager::Averager(std::vector<at::Tensor>& shards, collective::Comm& federation
     }
   }
   staged_ = ZerosLike(shards);
-  if (options.compression != Compression::kNone) {
+  // A group alone sends nothing, so nothing need be rounded.
+  if (options.compression != Compression::kNone && federation.size() > 1) {
     codec_.emplace(options.compression);
     residual_ = ZerosLike(shards);
   }
@@ -52,17 +53,11 @@ void Averager::Restart() {
 uint64_t Averager::Average(double weight) {
   weight_ = weight;
   lost_.clear();
-  std::vector<double> weights;
-  if (compresses()) {
-    for (const auto& of_rank : federation_.AllGatherScalars({weight})) {
-      weights.push_back(of_rank[0]);
-    }
-  }
   uint64_t hash = 0;
   for (const Chunk& chunk : chunks_) {
     at::Tensor mean = chunk.Of(staged_);
     if (compresses()) {
-      ExchangeChanges(chunk, weights);
+      ExchangeChanges(chunk);
     } else {
       at::mul_out(mean, chunk.Of(shards_), Scale(weight, mean));
       federation_.AllReduce(mean).Wait();
@@ -107,33 +102,36 @@ at::Tensor Averager::OwedChange(const Chunk& chunk) const {
   at::Tensor change = at::zeros({federation_.size() * PartOf(chunk)}, shard.options());
   at::Tensor used = change.narrow(0, 0, chunk.count);
   at::sub_out(used, shard, chunk.Of(base_));
-  used.add_(chunk.Of(residual_));
+  used.mul_(Scale(weight_, used)).add_(chunk.Of(residual_));
   return change;
 }
 
-void Averager::ExchangeChanges(const Chunk& chunk, const std::vector<double>& weights) {
+void Averager::ExchangeChanges(const Chunk& chunk) {
   const int64_t groups = federation_.size();
+  const int64_t own = federation_.rank();
   const int64_t part = PartOf(chunk);
   const int64_t bytes = codec_->Bytes(part);
   at::Tensor values = OwedChange(chunk);
-  at::Tensor out = at::empty({groups * bytes}, values.options().dtype(at::kByte));
+  at::Tensor out = at::zeros({groups * bytes}, values.options().dtype(at::kByte));
   at::Tensor in = at::empty_like(out);
   const auto values_of = [&](int64_t g) { return values.narrow(0, g * part, part); };
   const auto bytes_of = [&](const at::Tensor& all, int64_t g) {
     return all.narrow(0, g * bytes, bytes);
   };
-  for (int64_t g = 0; g < groups; ++g) codec_->Encode(values_of(g), bytes_of(out, g));
+  for (int64_t g = 0; g < groups; ++g) {
+    if (g != own) codec_->Encode(values_of(g), bytes_of(out, g));
+  }
   federation_.AllToAll(out, in).Wait();
 
-  // This rank's part: the weighted sum in the order of groups, and what is lost by encoding it.
+  // This rank's part: the sum in the order of groups, and what is lost by encoding it.
   at::Tensor sum = at::zeros({part}, values.options());
   at::Tensor decoded = at::empty_like(sum);
   for (int64_t g = 0; g < groups; ++g) {
-    codec_->Decode(bytes_of(in, g), decoded);
-    sum.add_(decoded.mul_(Scale(weights[g], sum)));
+    if (g != own) codec_->Decode(bytes_of(in, g), decoded);
+    sum.add_(g == own ? values_of(own) : decoded);
   }
-  codec_->Encode(sum, bytes_of(out, federation_.rank()));
-  codec_->Decode(bytes_of(out, federation_.rank()), decoded);
+  codec_->Encode(sum, bytes_of(out, own));
+  codec_->Decode(bytes_of(out, own), decoded);
   lost_.push_back(sum.sub_(decoded));
 
   federation_.AllGather(out).Wait();
@@ -149,12 +147,14 @@ void Averager::KeepResidual(const Chunk& chunk, const at::Tensor& lost) {
   at::Tensor decoded = at::empty({part}, owed.options());
   for (int64_t g = 0; g < federation_.size(); ++g) {
     at::Tensor values = owed.narrow(0, g * part, part);
-    codec_->Encode(values, bytes);
-    codec_->Decode(bytes, decoded);
-    values.sub_(decoded);
+    if (g == federation_.rank()) {
+      values.copy_(lost);  // It came into the sum as it is; the second hop is this rank's to pay.
+    } else {
+      codec_->Encode(values, bytes);
+      codec_->Decode(bytes, decoded);
+      values.sub_(decoded);
+    }
   }
-  // The owner of a part pays what the second hop lost of it; its own weight will be multiplied in.
-  if (weight_ > 0) owed.narrow(0, federation_.rank() * part, part).add_(lost / weight_);
   chunk.Of(residual_).copy_(owed.narrow(0, 0, chunk.count));
 }
 

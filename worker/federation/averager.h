@@ -2,14 +2,20 @@
 // average before everybody agrees on its bits. Owned and called by the training thread.
 //
 // A committed round: the weighted mean of the groups' shards, then the outer optimizer on the
-// pseudo-gradient. With compression the groups exchange their changes since the last commit
-// instead, encoded, in two hops: each rank sums one part of every chunk and sends the encoded sum
-// back. What rounding loses in either hop is kept in a residual and added in the next round (error
-// feedback, arXiv:1901.09847). All ranks of a federated group compute the same bits.
+// pseudo-gradient. With compression the groups exchange their weighted changes since the last
+// commit instead, encoded, in two hops: each rank sums one part of every chunk, its own
+// contribution as it is, and sends the encoded sum to all. What rounding loses in either hop is
+// kept in a residual and added in the next round (error feedback, arXiv:1901.09847). The residual
+// counts in units of the mean, so that a group's debt does not change with its weight. All ranks of
+// a federated group compute the same bits.
 //
 // Memory beyond the shards, in units of one: 1 for the staged mean; 1 for the base with an outer
-// optimizer or compression; 1 (momentum, nesterov) or 2 (adam) for the outer state; 1 + 1/F for
-// residuals; and some chunks.
+// optimizer or compression; 1 (momentum, nesterov) or 2 (adam) for the outer state; 1 for the
+// residual, and 1/F more while an average is pending; and some chunks.
+//
+// Bytes on the wire per round and rank: plain 2 (F-1)/F times 4 an element, to a rounding of the
+// parts; compressed 2 (F-1) times an encoded part of ceil(elements / 256 F) blocks of 256, per
+// chunk.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -75,11 +81,12 @@ class Averager {
   bool compresses() const { return codec_.has_value(); }
   // Elements of each group's part of a chunk on the wire.
   int64_t PartOf(const Chunk& chunk) const;
-  // This group's change since the last commit with what is owed from before, padded to whole parts.
+  // This group's weighted change since the last commit with what is owed from before, padded to
+  // whole parts.
   at::Tensor OwedChange(const Chunk& chunk) const;
   // Leaves base + mean change in the staging copy, and what the second hop lost of this rank's part
   // in `lost_`.
-  void ExchangeChanges(const Chunk& chunk, const std::vector<double>& weights);
+  void ExchangeChanges(const Chunk& chunk);
   // The residual after a commit of this average.
   void KeepResidual(const Chunk& chunk, const at::Tensor& lost);
   at::Tensor Result(const Chunk& chunk, bool keep);
@@ -93,7 +100,7 @@ class Averager {
   std::vector<at::Tensor> base_;      // As of the last commit; empty when nothing needs it.
   std::vector<at::Tensor> residual_;  // Empty without compression.
   std::vector<at::Tensor> lost_;      // By chunk, while an average is pending.
-  double weight_ = 0;
+  double weight_ = 0;                 // Of this group in the average that is pending.
   bool pending_ = false;
 };
 
