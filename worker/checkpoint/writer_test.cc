@@ -15,6 +15,9 @@
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/testing/fake_state.h"
 
+// AddressSanitizer calls this; without it, it would stop the test that asks for too much memory.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+
 namespace fedshard::checkpoint {
 namespace {
 
