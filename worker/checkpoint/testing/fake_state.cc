@@ -41,6 +41,7 @@ WriterOptions OptionsFor(const std::string& directory, const Mesh& mesh, int32_t
   options.attempt = "a1";
   options.leader = group == 0 && shard == 0;
   options.chunk_bytes = 4096;
+  options.deadline_ms = 60'000;  // A broken protocol should fail the test, not hang it.
   for (int32_t f = 0; f < mesh.groups; ++f) {
     for (int32_t s = 0; s < mesh.shards; ++s) {
       options.all_stems.push_back(absl::StrCat("group-", f, "-shard-", s));
