@@ -1,82 +1,23 @@
-// Starts the CUDA kernels: plain pointers and sizes, no ATen, so that nvcc compiles the other side.
-// Each call enqueues on `stream` of the current device and returns cudaGetLastError(). All tensors
-// are dense and row-major; `element` is the type of those given as void*. Shapes: the header of
-// each function in worker/kernels.
+// Starts the CUDA kernels, without ATen, so that nvcc compiles the other side. Each call enqueues
+// on `stream` of the current device and returns cudaGetLastError().
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
+#include "worker/kernels/cuda/arguments.h"
 
 namespace fedshard::kernels::cuda {
 
-enum class Element { kFloat, kBf16 };
-
-struct RmsNormArguments {
-  const void* x;         // [rows, size]
-  const void* residual;  // [rows, size] to be added to x first, or null.
-  const void* weight;    // [size]
-  void* sum;             // [rows, size]: x + residual. Null without residual.
-  void* y;               // [rows, size]
-  float* scales;         // [rows]
-  int64_t rows;
-  int64_t size;
-  float eps;
-};
 cudaError_t LaunchRmsNorm(Element element, const RmsNormArguments& a, cudaStream_t stream);
 
-// Rows of partial sums that the gradient of the weight is made of: the same on every GPU.
-int64_t RmsNormPartials(int64_t rows);
-
-struct RmsNormGradientArguments {
-  const void* x;         // [rows, size]: what was normalised.
-  const void* weight;    // [size]
-  const void* grad_y;    // [rows, size]
-  const void* grad_sum;  // [rows, size] to be added to grad_x, or null.
-  const float* scales;   // [rows]
-  void* grad_x;          // [rows, size]
-  float* partials;       // [RmsNormPartials(rows), size], scratch.
-  void* grad_weight;     // [size]
-  int64_t rows;
-  int64_t size;
-};
 cudaError_t LaunchRmsNormGradient(Element element, const RmsNormGradientArguments& a,
                                   cudaStream_t stream);
 
-struct RotaryArguments {
-  void* qkv;            // [rows, (query_heads + 2 * key_heads) * head_dim]
-  const float* cosine;  // [>= length, head_dim / 2]
-  const float* sine;
-  void* q;  // [rows, query_heads * head_dim]
-  void* k;  // [rows, key_heads * head_dim]
-  void* v;
-  int64_t rows;
-  int64_t length;  // Row i has position i % length.
-  int64_t query_heads;
-  int64_t key_heads;
-  int64_t head_dim;
-};
 // back: qkv is written from the gradients in q, k and v.
 cudaError_t LaunchRotary(Element element, bool back, const RotaryArguments& a, cudaStream_t stream);
 
-struct SwigluArguments {
-  const void* gate_up;  // [rows, 2 * size]
-  const void* grad_y;   // [rows, size]; null: forward.
-  void* out;            // [rows, size]; backward: the gradient of gate_up, [rows, 2 * size].
-  int64_t rows;
-  int64_t size;
-};
 cudaError_t LaunchSwiglu(Element element, const SwigluArguments& a, cudaStream_t stream);
 
-struct CrossEntropyArguments {
-  void* logits;            // [rows, vocabulary]
-  const int64_t* targets;  // [rows]
-  double* losses;          // [rows]
-  int64_t rows;
-  int64_t vocabulary;
-  bool gradient;  // Logits become scale times their gradient.
-  float scale;
-};
 cudaError_t LaunchCrossEntropy(Element element, const CrossEntropyArguments& a,
                                cudaStream_t stream);
 

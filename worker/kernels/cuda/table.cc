@@ -8,6 +8,7 @@
 
 #include <initializer_list>
 
+#include "worker/kernels/cuda/geometry.h"
 #include "worker/kernels/cuda/launchers.h"
 
 namespace fedshard::kernels::cuda {

@@ -44,7 +44,7 @@ class HostBlock {
   }
 
  private:
-  static constexpr size_t kStackBytes = 128 << 10;
+  static constexpr size_t kStackBytes = 64 << 10;
   static constexpr int kWarpLanes = 32;
   enum class State { kReady, kAtWarp, kAtBlock, kDone };
   struct Lane {
@@ -57,7 +57,7 @@ class HostBlock {
       : body_(body), last_first_(last_first), lanes_(lanes), slots_(lanes) {
     for (int i = 0; i < lanes; ++i) {
       Lane& lane = lanes_[i];
-      lane.stack = std::make_unique<char[]>(kStackBytes);
+      lane.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
       getcontext(&lane.context);
       lane.context.uc_stack.ss_sp = lane.stack.get();
       lane.context.uc_stack.ss_size = kStackBytes;

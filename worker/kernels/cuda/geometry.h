@@ -1,14 +1,13 @@
-// How the kernels are laid over the GPU: element types, elements moved at once, lanes per row. nvcc
-// only.
+// How the kernels are laid over a GPU: elements moved at once, lanes per row, blocks per launch.
+// Plain C++.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 
-#include "worker/kernels/cuda/device_threads.h"
+#include "worker/kernels/cuda/arguments.h"
 #include "worker/kernels/cuda/elements.h"
-#include "worker/kernels/cuda/launchers.h"
 
 namespace fedshard::kernels::cuda {
 
@@ -49,9 +48,15 @@ inline int LanesFor(int64_t pieces, int most) {
   return static_cast<int>(std::clamp<int64_t>((pieces + 31) / 32 * 32, 32, most));
 }
 
-// Blocks for `rows` rows: each block takes every gridDim.x-th row.
+// Blocks for `rows` rows, each of which takes every so many-th row.
 inline int BlocksFor(int64_t rows) {
   return static_cast<int>(std::clamp<int64_t>(rows, 1, 1 << 20));
+}
+
+// Blocks, and rows of partial sums, for the gradient of RMSNorm's weight: the same on every GPU, so
+// that the sums are.
+inline int RmsNormPartials(int64_t rows) {
+  return static_cast<int>(std::clamp<int64_t>(rows, 1, 512));
 }
 
 }  // namespace fedshard::kernels::cuda
