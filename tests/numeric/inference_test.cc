@@ -2,6 +2,7 @@
 // plain forward pass, at every position and for every way to cut a text into calls; greedy text is
 // the same with and without it; shard groups give the bits of one rank.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,6 +57,7 @@ at::Tensor Tokens(int64_t seed, int64_t sequences, int64_t length) {
 // A training engine: the source of the weights, and the plain answers.
 struct Trained {
   explicit Trained(const Shape& shape) : model(Model(shape)), engine(Options(model), self, self) {
+    at::set_num_threads(1);  // Ranks are threads.
     engine.InitializeRandom(4);
     for (const std::string& name : engine.ParameterNames()) {
       parameters[name] = engine.GatherParameter(name).contiguous();
