@@ -123,10 +123,10 @@ Engine::Impl::Impl(const EngineOptions& options, collective::Comm& shard, collec
            options.model.vocab_size},
           floats_)),
       gatherer_(layout_, masters_, shard, options.poison_buffers),
-      reducer_(layout_, options.accumulation, floats_, shard, replica),
+      reducer_(layout_, options, floats_, shard, replica),
       model_(options.model, options.sequence_length, floats_.device()),
       weights_(layout_, gatherer_),
-      training_(layout_, model_, weights_, gatherer_, reducer_, logits_),
+      training_(layout_, model_, weights_, gatherer_, reducer_, logits_, options.recompute),
       inference_(layout_, model_, weights_, gatherer_, logits_),
       optimizer_(options.optimizer, layout_, shard.rank(), masters_) {
   SelectMathBackend();

@@ -6,31 +6,48 @@
 
 namespace fedshard::engine {
 
-GradientReducer::GradientReducer(const ModelLayout& layout, int64_t micro_batches,
-                                 at::TensorOptions options, collective::Comm& shard,
+GradientReducer::GradientReducer(const ModelLayout& layout, const EngineOptions& options,
+                                 at::TensorOptions floats, collective::Comm& shard,
                                  collective::Comm& replica)
-    : layout_(layout), micro_batches_(micro_batches), shard_(shard), replica_(replica) {
-  int64_t largest = 0;
+    : layout_(layout),
+      micro_batches_(options.accumulation),
+      locally_(options.accumulate_locally && layout.shards() > 1 && options.accumulation > 1),
+      bf16_wire_(options.reduce_precision == Precision::kBf16 && layout.shards() > 1),
+      shard_(shard),
+      replica_(replica) {
+  int64_t largest = 0, largest_shard = 0;
   for (int unit = 0; unit < static_cast<int>(layout.units().size()); ++unit) {
-    accumulators_.emplace_back(micro_batches, layout.shard_size(unit), options);
+    accumulators_.emplace_back(locally_ ? 1 : micro_batches_, layout.shard_size(unit), floats);
     gaps_.push_back(layout.Gaps(unit));
+    if (locally_) whole_.push_back(at::zeros({layout.units()[unit].padded_size}, floats));
+    largest_shard = std::max(largest_shard, layout.shard_size(unit));
     if (layout.tied() && unit == layout.embedding_unit()) continue;
     largest = std::max(largest, layout.units()[unit].padded_size);
   }
+  written_.resize(accumulators_.size());
   folded_.resize(accumulators_.size());
   sums_.resize(accumulators_.size());
   if (layout.shards() == 1) return;
-  slots_.resize(2);
-  for (Slot& slot : slots_) slot.buffer = at::zeros({largest}, options);
+  for (int i = 0; i < 2; ++i) slots_.push_back(MakeSlot(largest, floats));
   if (layout.tied()) {
-    slots_.emplace_back();
-    slots_.back().buffer =
-        at::zeros({layout.units()[layout.embedding_unit()].padded_size}, options);
+    slots_.push_back(MakeSlot(layout.units()[layout.embedding_unit()].padded_size, floats));
   }
+  if (bf16_wire_) wire_sum_.emplace(layout.shards(), largest_shard, floats);
+}
+
+GradientReducer::Slot GradientReducer::MakeSlot(int64_t elements, at::TensorOptions floats) const {
+  Slot slot;
+  slot.buffer = at::zeros({elements}, floats);
+  if (bf16_wire_) {
+    slot.send = at::zeros({elements}, floats.dtype(at::kBFloat16));
+    slot.receive = at::zeros_like(slot.send);
+  }
+  return slot;
 }
 
 void GradientReducer::BeginStep() {
   for (ShardAccumulator& accumulator : accumulators_) accumulator.Reset();
+  std::fill(written_.begin(), written_.end(), 0);
   std::fill(folded_.begin(), folded_.end(), 0);
   replica_tickets_.clear();
 }
@@ -40,25 +57,45 @@ GradientReducer::Slot& GradientReducer::SlotOf(int unit) {
   return slots_[unit % 2];
 }
 
+at::Tensor GradientReducer::SlotBuffer(int unit) {
+  return SlotOf(unit).buffer.narrow(0, 0, layout_.units()[unit].padded_size);
+}
+
 at::Tensor GradientReducer::Buffer(int unit) {
   // Accumulators begin as zeros and only ever see zeros in the padding.
   if (layout_.shards() == 1) return accumulators_[unit].Next();
+  if (locally_ && written_[unit] == 0) return whole_[unit];
   Slot& slot = SlotOf(unit);
   if (slot.ticket.pending()) Settle(slot);
-  at::Tensor buffer = slot.buffer.narrow(0, 0, layout_.units()[unit].padded_size);
+  const at::Tensor buffer = SlotBuffer(unit);
   for (const Gap& gap : gaps_[unit]) buffer.narrow(0, gap.begin, gap.end - gap.begin).zero_();
   return buffer;
 }
 
 void GradientReducer::Reduce(int unit) {
+  ++written_[unit];
   if (layout_.shards() == 1) {
     Accumulated(unit);
+  } else if (!locally_) {
+    ReduceScatter(unit, SlotBuffer(unit));
+  } else {
+    if (written_[unit] > 1) whole_[unit].add_(SlotBuffer(unit));
+    if (written_[unit] == micro_batches_) ReduceScatter(unit, whole_[unit]);
+  }
+}
+
+void GradientReducer::ReduceScatter(int unit, const at::Tensor& gradient) {
+  Slot& slot = SlotOf(unit);
+  if (slot.ticket.pending()) Settle(slot);
+  slot.unit = unit;
+  if (!bf16_wire_) {
+    slot.ticket = shard_.ReduceScatter(gradient, accumulators_[unit].Next());
     return;
   }
-  Slot& slot = SlotOf(unit);
-  slot.unit = unit;
-  const at::Tensor buffer = slot.buffer.narrow(0, 0, layout_.units()[unit].padded_size);
-  slot.ticket = shard_.ReduceScatter(buffer, accumulators_[unit].Next());
+  // Every rank sums its own part itself, so the sums need not have the type that travels.
+  at::Tensor send = slot.send.narrow(0, 0, gradient.numel());
+  send.copy_(gradient);
+  slot.ticket = shard_.AllToAll(send, slot.receive.narrow(0, 0, gradient.numel()));
 }
 
 void GradientReducer::FinishStep() {
@@ -76,12 +113,16 @@ void GradientReducer::Abandon() {
 
 void GradientReducer::Settle(Slot& slot) {
   slot.ticket.Wait();
+  if (bf16_wire_) {
+    const int64_t size = layout_.units()[slot.unit].padded_size;
+    wire_sum_->Add(slot.receive.narrow(0, 0, size), accumulators_[slot.unit].Next());
+  }
   Accumulated(slot.unit);
 }
 
 void GradientReducer::Accumulated(int unit) {
   accumulators_[unit].Fold();
-  if (++folded_[unit] < micro_batches_) return;
+  if (++folded_[unit] < (locally_ ? 1 : micro_batches_)) return;
   sums_[unit] = accumulators_[unit].Sum();
   if (replica_.size() > 1) replica_tickets_.push_back(replica_.AllReduce(sums_[unit]));
 }

@@ -66,8 +66,17 @@ Llama::Llama(const ModelConfig& config, int64_t length, at::Device device) : con
 
 at::Tensor Llama::Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch,
                         const BlockCache* cache) const {
+  return FeedForwardPart(x, AttentionPart(x, weights, batch, cache), weights);
+}
+
+at::Tensor Llama::AttentionPart(const at::Tensor& x, const BlockWeights& weights, int64_t batch,
+                                const BlockCache* cache) const {
   const at::Tensor normed = kernels::RmsNorm(x, weights.input_norm, config_.rms_norm_eps);
-  const at::Tensor attended = Attention(kernels::Linear(normed, weights.qkv), batch, cache);
+  return Attention(kernels::Linear(normed, weights.qkv), batch, cache);
+}
+
+at::Tensor Llama::FeedForwardPart(const at::Tensor& x, const at::Tensor& attended,
+                                  const BlockWeights& weights) const {
   const auto [middle, again] = AddAttended(attended, x, weights);
   const at::Tensor activated = kernels::Swiglu(kernels::Linear(again, weights.gate_up));
   return kernels::Linear(activated, weights.down, middle);

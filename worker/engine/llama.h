@@ -48,6 +48,11 @@ class Llama {
   // With a cache the rows follow the tokens in it, and their keys and values are written there.
   at::Tensor Block(const at::Tensor& x, const BlockWeights& weights, int64_t batch,
                    const BlockCache* cache = nullptr) const;
+  // The two parts of Block: attention before its output projection, and all that follows.
+  at::Tensor AttentionPart(const at::Tensor& x, const BlockWeights& weights, int64_t batch,
+                           const BlockCache* cache = nullptr) const;
+  at::Tensor FeedForwardPart(const at::Tensor& x, const at::Tensor& attended,
+                             const BlockWeights& weights) const;
   at::Tensor FinalNorm(const at::Tensor& x, const at::Tensor& weight) const;
 
  private:

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <utility>
+
 #include "worker/kernels/chunked_cross_entropy.h"
 
 namespace fedshard::engine {
@@ -44,17 +46,16 @@ ModelWeights::ModelWeights(const ModelLayout& layout, const UnitGatherer& gather
 
 TrainingPass::TrainingPass(const ModelLayout& layout, const Llama& model,
                            const ModelWeights& weights, UnitGatherer& gatherer,
-                           GradientReducer& reducer, const at::Tensor& logits)
+                           GradientReducer& reducer, const at::Tensor& logits, Recompute recompute)
     : layout_(layout),
       model_(model),
       weights_(weights),
       gatherer_(gatherer),
       reducer_(reducer),
       logits_(logits),
-      block_views_(BlockWeightViews(layout.units()[layout.block_unit(0)])) {
-  for (const BlockWeights& block : weights.blocks) leaves_.push_back(block.All());
-  outputs_.resize(layout.blocks());
-}
+      block_views_(BlockWeightViews(layout.units()[layout.block_unit(0)])),
+      recompute_(recompute),
+      kept_(layout.blocks()) {}
 
 at::Tensor TrainingPass::Run(const at::Tensor& tokens, double scale, bool more) {
   const int64_t batch = tokens.size(0);
@@ -72,16 +73,13 @@ at::Tensor TrainingPass::Run(const at::Tensor& tokens, double scale, bool more) 
   x = ForwardBlocks(x, batch);
   at::Tensor grad;
   const at::Tensor loss = Head(x, targets, scale, grad);
-  grad = BackwardBlocks(grad, more);
+  grad = BackwardBlocks(grad, batch, more);
   BackwardEmbedding(grad, inputs);
   return loss;
 }
 
 void TrainingPass::Abandon() {
-  for (int block = 0; block < layout_.blocks(); ++block) {
-    leaves_[block] = weights_.blocks[block].All();
-    outputs_[block] = at::Tensor();
-  }
+  for (Kept& kept : kept_) kept = {};
   embedding_in_flight_ = false;
 }
 
@@ -95,13 +93,27 @@ at::Tensor TrainingPass::ForwardBlocks(at::Tensor x, int64_t batch) {
     } else if (!layout_.tied()) {
       gatherer_.Start(layout_.head_unit());
     }
-    const at::Tensor input = Leaf(x, true);
-    leaves_[block].push_back(input);
-    outputs_[block] = model_.Block(input, weights_.blocks[block], batch);
-    x = outputs_[block];
+    x = ForwardBlock(block, x, batch);
     if (block < last) gatherer_.Release(unit);
   }
   return x;
+}
+
+at::Tensor TrainingPass::ForwardBlock(int block, const at::Tensor& x, int64_t batch) {
+  const BlockWeights& weights = weights_.blocks[block];
+  Kept& kept = kept_[block];
+  kept.input = Leaf(x, true);
+  if (recompute_ == Recompute::kNone || block == layout_.blocks() - 1) {
+    kept.output = model_.Block(kept.input, weights, batch);
+    return kept.output;
+  }
+  if (recompute_ == Recompute::kSelective) {
+    kept.attended = model_.AttentionPart(kept.input, weights, batch);
+    const at::NoGradGuard no_grad;
+    return model_.FeedForwardPart(kept.input, kept.attended, weights);
+  }
+  const at::NoGradGuard no_grad;
+  return model_.Block(kept.input, weights, batch);
 }
 
 at::Tensor TrainingPass::Head(const at::Tensor& x, const at::Tensor& targets, double scale,
@@ -133,7 +145,7 @@ at::Tensor TrainingPass::Head(const at::Tensor& x, const at::Tensor& targets, do
   return loss;
 }
 
-at::Tensor TrainingPass::BackwardBlocks(at::Tensor grad, bool more) {
+at::Tensor TrainingPass::BackwardBlocks(at::Tensor grad, int64_t batch, bool more) {
   const int last = layout_.blocks() - 1;
   for (int block = last; block >= 0; --block) {
     const int unit = layout_.block_unit(block);
@@ -143,8 +155,7 @@ at::Tensor TrainingPass::BackwardBlocks(at::Tensor grad, bool more) {
       gatherer_.Start(layout_.embedding_unit());
       embedding_in_flight_ = true;
     }
-    std::vector<at::Tensor>& leaves = leaves_[block];
-    const std::vector<at::Tensor> grads = torch::autograd::grad({outputs_[block]}, leaves, {grad});
+    const std::vector<at::Tensor> grads = BlockGradients(block, grad, batch);
     const at::Tensor buffer = reducer_.Buffer(unit);
     for (size_t i = 0; i < block_views_.size(); ++i) {
       at::Tensor slot = block_views_[i].Of(buffer);
@@ -153,10 +164,30 @@ at::Tensor TrainingPass::BackwardBlocks(at::Tensor grad, bool more) {
     reducer_.Reduce(unit);
     gatherer_.Release(unit);
     grad = grads.back();
-    leaves.pop_back();
-    outputs_[block] = at::Tensor();
   }
   return grad;
+}
+
+std::vector<at::Tensor> TrainingPass::BlockGradients(int block, const at::Tensor& grad,
+                                                     int64_t batch) {
+  const BlockWeights& weights = weights_.blocks[block];
+  Kept kept = std::exchange(kept_[block], {});
+  if (!kept.attended.defined()) {
+    if (!kept.output.defined()) kept.output = model_.Block(kept.input, weights, batch);
+    std::vector<at::Tensor> leaves = weights.All();
+    leaves.push_back(kept.input);
+    return torch::autograd::grad({kept.output}, leaves, {grad});
+  }
+  const at::Tensor input = Leaf(kept.input, true);
+  const at::Tensor attended = Leaf(kept.attended, true);
+  const std::vector<at::Tensor> second = torch::autograd::grad(
+      {model_.FeedForwardPart(input, attended, weights)},
+      {weights.output, weights.gate_up, weights.down, weights.post_attention_norm, attended, input},
+      {grad});
+  const std::vector<at::Tensor> first = torch::autograd::grad(
+      {kept.attended}, {weights.qkv, weights.input_norm, kept.input}, {second[4]});
+  // Two addends, as in the whole graph: their order does not matter.
+  return {first[0], second[0], second[1], second[2], first[1], second[3], first[2] + second[5]};
 }
 
 void TrainingPass::BackwardEmbedding(const at::Tensor& grad, const at::Tensor& inputs) {

@@ -5,6 +5,11 @@
 // (the last block stays). Backward: wait for unit i, start to gather unit i-1, autograd::grad of
 // this unit alone, start to reduce its gradient. So per micro-batch embedding, head and last block
 // are gathered once, every other block twice.
+//
+// Recompute: a block's forward pass, or what follows its attention, runs without a graph first and
+// once more, with one, when its backward pass begins, on the same input and the same gathered
+// weights: so it gives the same bits. The last block keeps its graph always: its backward pass
+// comes next.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,6 +17,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "worker/engine/engine.h"
 #include "worker/engine/gradient_reducer.h"
 #include "worker/engine/llama.h"
 #include "worker/engine/unit_gatherer.h"
@@ -34,7 +40,8 @@ struct ModelWeights {
 class TrainingPass {
  public:
   TrainingPass(const ModelLayout& layout, const Llama& model, const ModelWeights& weights,
-               UnitGatherer& gatherer, GradientReducer& reducer, const at::Tensor& logits);
+               UnitGatherer& gatherer, GradientReducer& reducer, const at::Tensor& logits,
+               Recompute recompute);
 
   // tokens: int64 [B, T+1] on the device. Gradients are those of scale * (sum of the losses of all
   // tokens). Returns that sum without the scale, a double tensor []. `more`: another micro-batch of
@@ -44,10 +51,22 @@ class TrainingPass {
   void Abandon();
 
  private:
+  // What a block keeps from its forward pass to its backward pass.
+  struct Kept {
+    at::Tensor input;  // Leaf.
+    // Of the attention, with its graph, when only what follows is computed again.
+    at::Tensor attended;
+    at::Tensor output;  // With its graph; undefined when it will be computed again.
+  };
+
   at::Tensor ForwardBlocks(at::Tensor x, int64_t batch);
+  // Fills in kept_[block]; returns the block's output.
+  at::Tensor ForwardBlock(int block, const at::Tensor& x, int64_t batch);
   // Head and loss, forward and backward; `grad` becomes the gradient of the last block's output.
   at::Tensor Head(const at::Tensor& x, const at::Tensor& targets, double scale, at::Tensor& grad);
-  at::Tensor BackwardBlocks(at::Tensor grad, bool more);
+  at::Tensor BackwardBlocks(at::Tensor grad, int64_t batch, bool more);
+  // Gradients of the block's weights, in the order of BlockWeights::All(), and of its input.
+  std::vector<at::Tensor> BlockGradients(int block, const at::Tensor& grad, int64_t batch);
   void BackwardEmbedding(const at::Tensor& grad, const at::Tensor& inputs);
 
   const ModelLayout& layout_;
@@ -57,10 +76,9 @@ class TrainingPass {
   GradientReducer& reducer_;
   const at::Tensor logits_;              // Scratch of the loss, [chunk, V].
   std::vector<WeightView> block_views_;  // Same for all blocks.
-  std::vector<std::vector<at::Tensor>>
-      leaves_;                       // By block: its weights and, in the pass, its input.
-  std::vector<at::Tensor> outputs_;  // By block, kept from forward to backward.
-  at::Tensor grad_hidden_;           // Scratch of the loss, [B * T, D].
+  const Recompute recompute_;
+  std::vector<Kept> kept_;  // By block.
+  at::Tensor grad_hidden_;  // Scratch of the loss, [B * T, D].
   bool embedding_in_flight_ = false;
 };
 
