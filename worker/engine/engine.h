@@ -35,7 +35,7 @@ class NonFiniteError : public std::runtime_error {
 enum class Precision { kFp32, kBf16 };
 
 // What of a block's forward pass is computed again in its backward pass instead of being kept:
-// nothing, all but the block's input, or its feed-forward part.
+// nothing, all but the block's input, or all that follows its attention.
 enum class Recompute { kNone, kBlock, kSelective };
 
 struct OptimizerOptions {
