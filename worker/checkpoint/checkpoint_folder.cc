@@ -60,7 +60,7 @@ absl::Status RemoveLeftovers(const JobDirectory& place) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(place.directory));
   for (const std::string& name : names) {
     const auto left = ParseLeftover(name);
-    if (!left || left->attempt == place.attempt) continue;
+    if (!left) continue;
     const std::string path = absl::StrCat(place.directory, "/", name);
     if (left->state == "replaced" && !Exists(place.PathOf(left->step))) {
       RETURN_IF_ERROR(Rename(path, place.PathOf(left->step)));

@@ -26,8 +26,9 @@ struct JobDirectory {
   std::string DeletedPathOf(int64_t step) const;
 };
 
-// At the start of a life: removes what former attempts left half-done, which also keeps a writer of
-// a former attempt that still runs from completing anything. A replaced checkpoint whose successor
+// At the start of a leader's life, before any rank of it writes: removes what former lives left
+// half-done, whatever their attempt was called. So no file of theirs is taken for one of this life,
+// and a writer of theirs that still runs completes nothing. A replaced checkpoint whose successor
 // never came gets its name back.
 absl::Status RemoveLeftovers(const JobDirectory& place);
 // FAILED_PRECONDITION when another job's checkpoint, or one of a newer format, has the name.

@@ -79,6 +79,12 @@ int64_t BytesIn(const FlatTensor& tensor) {
   return dtype ? tensor.elements * BytesOf(*dtype) : 0;
 }
 
+CheckpointJob::CheckpointJob(WriterOptions options) : options_(std::move(options)) {
+  if (options_.leader && Exists(options_.directory)) {
+    leftovers_ = RemoveLeftovers({options_.directory, "", options_.attempt});
+  }
+}
+
 JobDirectory CheckpointJob::PlaceOf(const CheckpointRequest& request) const {
   return {options_.directory, request.manifest.job, options_.attempt};
 }
@@ -105,11 +111,7 @@ absl::Status CheckpointJob::WritePart(const CheckpointRequest& request, const st
     return absl::InvalidArgumentError(absl::StrCat("checkpoint attempt \"", options_.attempt,
                                                    "\" must be letters, digits, \"-\" and \"_\""));
   }
-  if (options_.leader) {
-    RETURN_IF_ERROR(MakeFolder(options_.directory));
-    if (!leftovers_removed_) RETURN_IF_ERROR(RemoveLeftovers(PlaceOf(request)));
-    leftovers_removed_ = true;
-  }
+  RETURN_IF_ERROR(leftovers_);
   RETURN_IF_ERROR(MakeFolder(folder));
   if (options_.leader) {
     RETURN_IF_ERROR(CheckReplaceable(PlaceOf(request), request.manifest.step));

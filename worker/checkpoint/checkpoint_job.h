@@ -28,7 +28,8 @@ int64_t BytesIn(const FlatTensor& tensor);
 
 class CheckpointJob {
  public:
-  explicit CheckpointJob(WriterOptions options) : options_(std::move(options)) {}
+  // On the leader: removes what former lives left half-done.
+  explicit CheckpointJob(WriterOptions options);
 
   bool IsLeader() const { return options_.leader; }
   // Never throws; trouble is in the result's error.
@@ -45,7 +46,7 @@ class CheckpointJob {
   JobDirectory PlaceOf(const CheckpointRequest& request) const;
 
   WriterOptions options_;
-  bool leftovers_removed_ = false;
+  absl::Status leftovers_;  // Whether they are gone; nothing is written beside them.
 };
 
 }  // namespace fedshard::checkpoint

@@ -51,6 +51,7 @@ bool WriteAll(int fd, const char* bytes, size_t count) {
   return true;
 }
 
+// "/a/b" -> "/a", "a" -> ".".
 std::string FolderOf(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
@@ -119,9 +120,16 @@ absl::Status WriteDurably(const std::string& path, const std::string& text) {
 }
 
 absl::Status MakeFolder(const std::string& path) {
+  std::vector<std::string> made;  // Their names are to be on disk too.
+  for (std::string at = path; !Exists(at); at = FolderOf(at)) {
+    made.push_back(at);
+    if (FolderOf(at) == at) break;
+  }
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return SystemError(path, "mkdir", error.value());
+  // A parent that may not be opened is no reason to give up.
+  for (const std::string& folder : made) (void)SyncFolder(FolderOf(folder));
   return absl::OkStatus();
 }
 

@@ -21,7 +21,7 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path, int64_t most)
 // durable only after SyncFolder.
 absl::Status WriteDurably(const std::string& path, const std::string& text);
 
-// With its parents; no error when it is there.
+// With its parents, durably; no error when it is there.
 absl::Status MakeFolder(const std::string& path);
 absl::Status SyncFolder(const std::string& path);
 absl::Status Rename(const std::string& from, const std::string& to);

@@ -8,8 +8,9 @@
 //     renames the folder to DIRECTORY/NAME, fsyncs DIRECTORY, and deletes what `keep` no longer
 //     covers. When a part is missing, it removes the whole folder.
 //
-// The first thing that the leader of an attempt writes is preceded by removing what former attempts
-// left half-done. A checkpoint of this job that has the same step is replaced in one step.
+// The leader's constructor removes what former lives left half-done: it runs before any rank of
+// this life starts a checkpoint (they are ordered when all are connected). A checkpoint of this job
+// that has the same step is replaced in one step. Each job needs a directory of its own.
 //
 // Owned by the training thread; Start() copies the state and returns; a thread of its own writes.
 // Trouble with the disk never throws and never leaves a folder that looks complete: it is reported.

@@ -179,32 +179,73 @@ TEST_F(Writer, ReplacesTheSameStep) {
   ExpectGood(400);
 }
 
-TEST_F(Writer, RemovesLeftoversOfFormerAttempts) {
+// Also those whose attempt had the same name: their files could be taken for those of this life.
+TEST_F(Writer, RemovesLeftoversOfFormerLives) {
   ASSERT_EQ(Write(100, "a1").error, "");
   ASSERT_EQ(Write(200, "a1").error, "");
-  fs::create_directories(Path(300) + ".partial-a1");
-  std::ofstream(Path(300) + ".partial-a1/group-0-shard-0.safetensors") << "half";
+  for (const char* attempt : {"a1", "a2"}) {
+    fs::create_directories(Path(300) + ".partial-" + attempt);
+    std::ofstream(Path(300) + ".partial-" + attempt + "/group-0-shard-0.safetensors") << "half";
+  }
   fs::create_directories(Path(100) + ".deleted-a0");
   fs::rename(Path(200), Path(200) + ".replaced-a1");  // Its successor never came.
   fs::create_directories(Path(100) + ".replaced-a1");
-  fs::create_directories(Path(400) + ".partial-a2");  // Of a rank that is faster than the leader.
+  { const CheckpointWriter leader(testing::OptionsFor(dir_.path(), {}, 0, 0), nullptr); }
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200"));
   ASSERT_EQ(Write(300, "a2").error, "");
-  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200", "step-00000300",
-                                   "step-00000400.partial-a2"));
-  ASSERT_EQ(Write(500, "a2").error, "");
-  EXPECT_THAT(Names(),
-              ElementsAre("step-00000100", "step-00000200", "step-00000300", "step-00000500"));
+  EXPECT_THAT(Names(), ElementsAre("step-00000100", "step-00000200", "step-00000300"));
+}
+
+// A rank's file of a former life with the same attempt and step, complete with its description.
+TEST_F(Writer, TakesNoFileOfAFormerLife) {
+  state_.mesh = {1, 1, 2};
+  state_.step = 400;
+  state_.salt = 1;
+  const auto options = [&](int32_t shard) {
+    WriterOptions o = testing::OptionsFor(dir_.path(), state_.mesh, 0, shard);
+    o.deadline_ms = 50;
+    return o;
+  };
+  std::vector<std::vector<char>> memory;
+  {
+    CheckpointWriter dead(options(1), [](const WriteResult& r) { ADD_FAILURE() << r.error; });
+    dead.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 1, memory));
+  }
+  ASSERT_TRUE(fs::exists(Path(400) + ".partial-a1/group-0-shard-1.safetensors.json"));
+  WriteResult outcome;
+  {
+    CheckpointWriter leader(options(0), [&](const WriteResult& result) { outcome = result; });
+    leader.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+  }
+  EXPECT_THAT(outcome.error, HasSubstr("not written within 50 ms: group-0-shard-1.safetensors"));
+}
+
+// What this life left behind for earlier steps goes with the next checkpoint that succeeds.
+TEST_F(Writer, RemovesItsOwnLeftovers) {
+  std::vector<std::vector<char>> memory;
+  CheckpointWriter writer(testing::OptionsFor(dir_.path(), {}, 0, 0),
+                          [](const WriteResult& result) { EXPECT_EQ(result.error, ""); });
+  fs::create_directories(Path(300) + ".partial-a1");  // Of a rank that was too late.
+  fs::create_directories(Path(500) + ".partial-a1");  // Of one that is faster than the leader.
+  writer.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
+  writer.Wait();
+  EXPECT_THAT(Names(), ElementsAre("step-00000400", "step-00000500.partial-a1"));
 }
 
 // A rank that died in the middle and came back in the same attempt.
 TEST_F(Writer, StartsItsOwnFileAfresh) {
-  const std::string partial = Path(400) + ".partial-a1";
-  fs::create_directories(partial);
-  for (const char* name : {"group-0-shard-0.safetensors", "group-0-shard-0.safetensors.tmp",
-                           "group-0-shard-0.safetensors.failed"}) {
-    std::ofstream(partial + "/" + name) << "of a former life";
+  std::vector<std::vector<char>> memory;
+  {
+    CheckpointWriter writer(testing::OptionsFor(dir_.path(), {}, 0, 0),
+                            [](const WriteResult& result) { EXPECT_EQ(result.error, ""); });
+    const std::string partial = Path(400) + ".partial-a1";
+    fs::create_directories(partial);
+    for (const char* name : {"group-0-shard-0.safetensors", "group-0-shard-0.safetensors.tmp",
+                             "group-0-shard-0.safetensors.failed"}) {
+      std::ofstream(partial + "/" + name) << "of a former life";
+    }
+    writer.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 0, memory));
   }
-  ASSERT_EQ(Write(400).error, "");
   ExpectGood(400);
 }
 
