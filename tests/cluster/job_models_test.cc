@@ -9,20 +9,27 @@
 namespace fedshard::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 TEST(JobModels, EvalAndGenerateByTheJobsName) {
   JobFolder folder;
-  MiniCluster cluster;
-  TestJob job;  // FL+HSDP on 2x2x2.
+  ClusterOptions options;  // Nobody dies here.
+  options.node_lost_after = options.trainer_timeout = "60s";
+  MiniCluster cluster(options);
+  TestJob job;
+  job.mode = "fl+fsdp";
+  job.replicas = 1;
   job.sections = "checkpoint: {directory: checkpoints}\n";
   ASSERT_EQ(cluster.Cli({"submit", folder.Write(job)}).exit_code, 0);
   TestJob without;
+  without.mode = "fsdp";
+  without.groups = without.replicas = 1;
   without.name = "without";
   without.steps = 4;
   ASSERT_EQ(cluster.Cli({"submit", folder.Write(without)}).exit_code, 0);
   const json ended = cluster.WaitForState("test", {"COMPLETED", "FAILED"});
+  ASSERT_TRUE(ended["result"].contains("validation_loss_last")) << ended.dump(2);
   const double loss = ended["result"]["validation_loss_last"];
 
   // Its validation file and sequence length are the defaults.
