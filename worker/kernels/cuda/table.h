@@ -37,6 +37,9 @@ inline constexpr char kKernelTableSymbol[] = "fedshard_cuda_kernels";
 // has no kernels, or there are none. Then the references serve.
 const KernelTable* KernelsFor(const at::Tensor& tensor);
 
+// For tests without a GPU: `table` serves tensors of every device, until null is set.
+void SetTableForTesting(const KernelTable* table);
+
 // Whether ranks on a GPU have kernels of their own here. Loads the plugin.
 bool HaveKernels();
 
