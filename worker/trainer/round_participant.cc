@@ -79,7 +79,6 @@ void RoundParticipant::Train(const Assignment& assignment) {
   LogInfo(absl::StrCat("round ", assignment.round, " samples [", assignment.first_sample, ", ",
                        assignment.first_sample + assignment.sample_count, ") steps ",
                        assignment.first_step + 1, "..", assignment.first_step + assignment.steps));
-  sent_ = {};
   GroupReady ready;
   ready.round = assignment.round;
   ready.steps = assignment.steps;
@@ -161,9 +160,13 @@ void RoundParticipant::VoteOn(const Plan& plan) {
 }
 
 void RoundParticipant::Apply(const Decision& decision) {
+  sent_ = {};
   if (std::exchange(average_pending_, false)) {
     if (decision.commit) {
+      const SentBytes before = model_.Sent();
       model_.CommitAverage();
+      // Moments may have been averaged; the next round's vote tells of it.
+      sent_ = Difference(model_.Sent(), before);
     } else {
       model_.DropAverage();
     }

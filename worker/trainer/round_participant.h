@@ -47,7 +47,7 @@ class RoundParticipant {
   RankModel& model_;
   const Clock& clock_;
 
-  SentBytes sent_;           // In the steps and averaging of the open round.
+  SentBytes sent_;           // In the open round, and by the commit of the one before.
   int64_t patience_us_ = 0;  // Of a wait for the coordinator.
   bool average_pending_ = false;
   std::vector<StepRecord> unreported_;

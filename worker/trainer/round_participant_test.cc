@@ -91,7 +91,10 @@ class FakeModel : public RankModel {
     sent_.federation += 7;
     return 1000 + parameter_;
   }
-  void CommitAverage() override { calls_.push_back("commit"); }
+  void CommitAverage() override {
+    calls_.push_back("commit");
+    sent_.federation += 20;
+  }
   void DropAverage() override { calls_.push_back("drop"); }
   std::pair<double, int64_t> Evaluate() override {
     calls_.push_back("evaluate");
@@ -175,6 +178,7 @@ TEST_F(RoundParticipantTest, TwoRoundsToTheEnd) {
   EXPECT_EQ(control_.votes_[1].shard_bytes, 200);
   EXPECT_EQ(control_.votes_[1].federation_bytes, 7);
   EXPECT_EQ(control_.votes_[2].shard_bytes, 100);
+  EXPECT_EQ(control_.votes_[2].federation_bytes, 20 + 7) << "with what the commit before it sent";
   // The first and the last loss of the round, and the tokens of its steps.
   EXPECT_EQ(control_.ready_[0].first_loss, 9);
   EXPECT_EQ(control_.ready_[0].last_loss, 8);
