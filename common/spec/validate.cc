@@ -155,7 +155,8 @@ void CheckFederation(const v1::JobSpec& spec, Violations& out) {
     if (outer.type() == v1::OUTER_OPTIMIZER_TYPE_ADAM) {
       out.Real(at + "beta1", outer.beta1(), 0, 1, true);
       out.Real(at + "beta2", outer.beta2(), 0, 1, true);
-      out.Real(at + "eps", outer.eps(), 0, 1);
+      // Elements that no group changes must stay: without it they would become 0 / 0.
+      out.Real(at + "eps", outer.eps(), 1e-30, 1);
     } else {
       out.Real(at + "momentum", outer.momentum(), 0, 1, true);
     }

@@ -67,6 +67,26 @@ TEST(ValidateSpec, AcceptsTheExampleAndComputesItsNumbers) {
   EXPECT_TRUE(Averages(spec));
 }
 
+// A good outer optimizer of any type.
+v1::OuterOptimizerSpec& SetOuter(v1::JobSpec& spec, v1::OuterOptimizerType type) {
+  v1::OuterOptimizerSpec& outer = *spec.mutable_federation()->mutable_outer_optimizer();
+  outer.set_type(type);
+  outer.set_learning_rate(0.7);
+  outer.set_momentum(0.9);
+  outer.set_beta1(0.9);
+  outer.set_beta2(0.99);
+  outer.set_eps(1e-3);
+  return outer;
+}
+
+TEST(ValidateSpec, AcceptsEachOuterOptimizer) {
+  for (int type = 0; type < v1::OuterOptimizerType_ARRAYSIZE; ++type) {
+    v1::JobSpec spec = Valid();
+    SetOuter(spec, static_cast<v1::OuterOptimizerType>(type));
+    for (const auto& violation : ValidateSpec(spec)) ADD_FAILURE() << violation.ShortDebugString();
+  }
+}
+
 struct Case {
   const char* field;
   std::function<void(v1::JobSpec&)> change;
@@ -116,6 +136,27 @@ TEST(ValidateSpec, RefusesByField) {
       {"federation.every_steps", [](auto& s) { s.mutable_federation()->set_every_steps(0); }},
       {"federation.chunk_bytes", [](auto& s) { s.mutable_federation()->set_chunk_bytes(1); }},
       {"federation.weighting", [](auto& s) { s.mutable_federation()->clear_weighting(); }},
+      {"federation.outer_optimizer.type",
+       [](auto& s) { SetOuter(s, static_cast<v1::OuterOptimizerType>(9)); }},
+      {"federation.outer_optimizer.learning_rate",
+       [=](auto& s) { SetOuter(s, v1::OUTER_OPTIMIZER_TYPE_MOMENTUM).set_learning_rate(nan); }},
+      {"federation.outer_optimizer.momentum",
+       [](auto& s) { SetOuter(s, v1::OUTER_OPTIMIZER_TYPE_NESTEROV).set_momentum(1); }},
+      {"federation.outer_optimizer.beta2",
+       [](auto& s) { SetOuter(s, v1::OUTER_OPTIMIZER_TYPE_ADAM).set_beta2(-0.1); }},
+      {"federation.outer_optimizer.eps",
+       [](auto& s) { SetOuter(s, v1::OUTER_OPTIMIZER_TYPE_ADAM).set_eps(0); }},
+      {"federation.outer_optimizer",
+       [](auto& s) {
+         SetOuter(s, v1::OUTER_OPTIMIZER_TYPE_ADAM);
+         s.mutable_mesh()->set_mode(v1::MESH_MODE_HSDP);
+       }},
+      {"federation.optimizer_state",
+       [](auto& s) {
+         s.mutable_federation()->set_optimizer_state(static_cast<v1::MomentsPolicy>(9));
+       }},
+      {"federation.compression",
+       [](auto& s) { s.mutable_federation()->set_compression(static_cast<v1::Compression>(9)); }},
       {"evaluation.sequences", [](auto& s) { s.mutable_evaluation()->set_sequences(-1); }},
       {"evaluation.sample.prompt",
        [](auto& s) { s.mutable_evaluation()->mutable_sample()->set_prompt_tokens(0, 256); }},
