@@ -146,6 +146,8 @@ void RankCheckpoint::Load(const std::string& path) {
   averager_->Restart();
   for (federation::AveragerState& state : averager_->State()) {
     if (!(*reader)->Has(state.kind)) continue;
+    // What is a group's own is none of a group that the checkpoint does not know.
+    if (!state.same_in_all_groups && at_.group >= manifest.mesh.groups) continue;
     engine_.LoadInto(state.tensors, fill_from(state.kind));
   }
 }
