@@ -131,10 +131,13 @@ TEST_P(UnitGradients, HaveTheBitsOfOneWholeGraph) {
       masters.push_back(units[unit].narrow(0, rank * size, size).clone());
     }
     UnitGatherer gatherer(layout, masters, *shard, /*poison=*/true);
-    GradientReducer reducer(layout, /*micro_batches=*/2, at::kFloat, *shard, replica);
+    EngineOptions options;
+    options.accumulation = 2;
+    GradientReducer reducer(layout, options, at::kFloat, *shard, replica);
     const Llama model(config, kLength, at::kCPU);
     const ModelWeights weights(layout, gatherer);
-    TrainingPass pass(layout, model, weights, gatherer, reducer, at::empty({kChunk, kVocabulary}));
+    TrainingPass pass(layout, model, weights, gatherer, reducer, at::empty({kChunk, kVocabulary}),
+                      options.recompute);
     reducer.BeginStep();
     pass.Run(Tokens(), kScale, /*more=*/true);
     pass.Run(Tokens(), kScale, /*more=*/false);
