@@ -39,7 +39,7 @@ struct AveragerOptions {
 
 // State that outlives a round, for checkpoints: one flat tensor per unit, as the shards.
 struct AveragerState {
-  std::string kind;  // "outer_first_moment", "outer_second_moment", "residual".
+  std::string kind;                 // "outer_first_moment", "outer_second_moment", "residual".
   bool same_in_all_groups = false;  // Otherwise a debt of its group alone: a new group has none.
   std::vector<at::Tensor> tensors;
 };
