@@ -42,6 +42,8 @@ void CheckOptions(const EngineOptions& options) {
   TORCH_CHECK(options.micro_batch > 0, "micro_batch must be positive");
   TORCH_CHECK(options.accumulation > 0, "accumulation must be positive");
   TORCH_CHECK(options.loss_chunk_tokens > 0, "loss_chunk_tokens must be positive");
+  TORCH_CHECK(options.gather_precision == Precision::kFp32 || options.precision == Precision::kBf16,
+              "gather_precision bf16 needs precision bf16");
 }
 
 // Replica and shard to name in a NonFiniteError. by_replica[r]: losses, micro-batch by micro-batch
@@ -121,8 +123,9 @@ Engine::Impl::Impl(const EngineOptions& options, collective::Comm& shard, collec
       logits_(at::empty(
           {std::min(options.loss_chunk_tokens, options.micro_batch * options.sequence_length),
            options.model.vocab_size},
-          floats_)),
-      gatherer_(layout_, masters_, shard, options.poison_buffers),
+          floats_.dtype(options.precision == Precision::kBf16 ? at::kBFloat16 : at::kFloat))),
+      gatherer_(layout_, masters_, shard, options.poison_buffers, options.precision,
+                options.gather_precision),
       reducer_(layout_, options, floats_, shard, replica),
       model_(options.model, options.sequence_length, floats_.device()),
       weights_(layout_, gatherer_),
@@ -264,14 +267,11 @@ std::string Engine::Impl::ParameterHash() {
   return Guarded([&] {
     std::map<std::string, uint64_t> fingerprints;
     for (int unit = 0; unit < static_cast<int>(masters_.size()); ++unit) {
-      gatherer_.Start(unit);
-      gatherer_.Wait(unit);
-      const at::Tensor full = gatherer_.full(unit).cpu();
+      const at::Tensor full = gatherer_.GatherMaster(unit).cpu();
       for (const ParameterSpec& parameter : layout_.units()[unit].parameters) {
         fingerprints[parameter.name] =
             TensorFingerprint(full.narrow(0, parameter.offset, parameter.size));
       }
-      gatherer_.Release(unit);
     }
     return HexHash(fingerprints);
   });
@@ -281,12 +281,8 @@ at::Tensor Engine::Impl::GatherParameter(const std::string& name) {
   return Guarded([&] {
     const int unit = layout_.UnitOf(name);
     const ParameterSpec& parameter = layout_.units()[unit].Find(name);
-    gatherer_.Start(unit);
-    gatherer_.Wait(unit);
-    const at::Tensor value =
-        gatherer_.full(unit).narrow(0, parameter.offset, parameter.size).clone();
-    gatherer_.Release(unit);
-    return value.view(parameter.shape);
+    const at::Tensor whole = gatherer_.GatherMaster(unit);
+    return whole.narrow(0, parameter.offset, parameter.size).clone().view(parameter.shape);
   });
 }
 

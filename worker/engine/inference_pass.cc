@@ -27,7 +27,7 @@ at::Tensor InferencePass::NextTokenLogits(const at::Tensor& tokens) {
   const at::NoGradGuard no_grad;
   const at::Tensor hidden = Hidden(tokens.unsqueeze(0));
   const at::Tensor last = hidden.narrow(0, hidden.size(0) - 1, 1);
-  const at::Tensor logits = kernels::TimesTransposed(last, weights_.head).view({-1});
+  const at::Tensor logits = kernels::TimesTransposed(last, weights_.head).view({-1}).to(at::kFloat);
   ReleaseHead();
   return logits;
 }

@@ -3,6 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <cmath>
+
+#include "worker/kernels/adamw.h"
+
 namespace fedshard::engine {
 
 ShardOptimizer::ShardOptimizer(const OptimizerOptions& options, const ModelLayout& layout,
@@ -10,9 +14,13 @@ ShardOptimizer::ShardOptimizer(const OptimizerOptions& options, const ModelLayou
     : options_(options) {
   decay_.weight_decay = options.weight_decay;
   const bool adamw = options.type == OptimizerOptions::Type::kAdamW;
+  const auto type = options.moments == Precision::kBf16 ? at::kBFloat16 : at::kFloat;
   for (const at::Tensor& master : masters) {
-    if (adamw || options.momentum != 0) first_moments_.push_back(at::zeros_like(master));
-    if (adamw) second_moments_.push_back(at::zeros_like(master));
+    const at::TensorOptions as_kept = master.options().dtype(type);
+    if (adamw || options.momentum != 0) {
+      first_moments_.push_back(at::zeros(master.sizes(), as_kept));
+    }
+    if (adamw) second_moments_.push_back(at::zeros(master.sizes(), as_kept));
   }
   for (size_t unit = 0; unit < masters.size(); ++unit) {
     const int index = static_cast<int>(unit);
@@ -47,10 +55,12 @@ void ShardOptimizer::Step(const std::vector<at::Tensor>& gradients, double learn
       parts.push_back(
           gradients[range->units[i]].narrow(0, range->begins[i], range->masters[i].numel()));
     }
-    if (options_.type == OptimizerOptions::Type::kAdamW) {
-      StepAdamW(*range, parts, learning_rate);
-    } else {
+    if (options_.type == OptimizerOptions::Type::kSgd) {
       StepSgd(*range, parts, learning_rate);
+    } else if (options_.moments == Precision::kBf16) {
+      StepAdamWBf16(*range, parts, learning_rate);
+    } else {
+      StepAdamW(*range, parts, learning_rate);
     }
   }
 }
@@ -68,6 +78,23 @@ void ShardOptimizer::StepAdamW(Range& range, std::vector<at::Tensor>& gradients,
                     range.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
 }
 
+// LibTorch's fused kernel wants one type for all.
+void ShardOptimizer::StepAdamWBf16(Range& range, std::vector<at::Tensor>& gradients,
+                                   double learning_rate) {
+  const auto steps = static_cast<double>(step_count_);
+  kernels::AdamWFactors factors;
+  factors.keep = static_cast<float>(1 - learning_rate * range.weight_decay);
+  factors.beta1 = static_cast<float>(options_.beta1);
+  factors.beta2 = static_cast<float>(options_.beta2);
+  factors.step = static_cast<float>(learning_rate / (1 - std::pow(options_.beta1, steps)));
+  factors.root_factor = static_cast<float>(1 / std::sqrt(1 - std::pow(options_.beta2, steps)));
+  factors.eps = static_cast<float>(options_.eps);
+  for (size_t i = 0; i < range.masters.size(); ++i) {
+    kernels::AdamWBf16(range.masters[i], gradients[i], range.first_moments[i],
+                       range.second_moments[i], factors);
+  }
+}
+
 // As torch.optim.SGD: decay is added to the gradient; the momentum buffer starts as the first
 // gradient, which is what a zero buffer gives.
 void ShardOptimizer::StepSgd(Range& range, std::vector<at::Tensor>& gradients,
@@ -76,8 +103,10 @@ void ShardOptimizer::StepSgd(Range& range, std::vector<at::Tensor>& gradients,
     at::Tensor direction = gradients[i];
     if (range.weight_decay != 0) direction.add_(range.masters[i], range.weight_decay);
     if (options_.momentum != 0) {
-      range.first_moments[i].mul_(options_.momentum).add_(direction);
-      direction = range.first_moments[i];
+      at::Tensor momentum = range.first_moments[i].to(at::kFloat);  // Itself when it is fp32.
+      momentum.mul_(options_.momentum).add_(direction);
+      if (!momentum.is_same(range.first_moments[i])) range.first_moments[i].copy_(momentum);
+      direction = momentum;
     }
     range.masters[i].sub_(direction, learning_rate);
   }

@@ -1,5 +1,9 @@
 // The optimizer of one rank's flat shards, with its state. Matrices decay, norm weights do not.
 // Owned by the engine; used by one thread.
+//
+// Moments in bf16: the arithmetic is fp32, and a moment is rounded to the nearest when it is
+// stored. With 8 bits a second moment that shrinks by less than 2^-9 of itself in a step stays
+// where it is: beta2 of 0.99 or less decays, 0.999 does not.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +25,8 @@ class ShardOptimizer {
   // `gradients`: as `masters`; overwritten.
   void Step(const std::vector<at::Tensor>& gradients, double learning_rate);
 
-  // One tensor per unit, as `masters`; empty when this optimizer keeps none. First moments: of the
-  // gradient (AdamW), or the momentum buffer (SGD). May be written between steps.
+  // One tensor per unit, as `masters` (or bf16); empty when this optimizer keeps none. First
+  // moments: of the gradient (AdamW), or the momentum buffer (SGD). May be written between steps.
   const std::vector<at::Tensor>& first_moments() const { return first_moments_; }
   const std::vector<at::Tensor>& second_moments() const { return second_moments_; }
   // Steps made: the argument of AdamW's bias correction.
@@ -42,6 +46,7 @@ class ShardOptimizer {
 
   void AddPart(Range& range, int unit, int64_t begin, int64_t end, const at::Tensor& master);
   void StepAdamW(Range& range, std::vector<at::Tensor>& gradients, double learning_rate);
+  void StepAdamWBf16(Range& range, std::vector<at::Tensor>& gradients, double learning_rate);
   void StepSgd(Range& range, std::vector<at::Tensor>& gradients, double learning_rate);
 
   OptimizerOptions options_;

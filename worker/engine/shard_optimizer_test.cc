@@ -1,5 +1,5 @@
 // Proves AdamW and SGD against step-by-step double arithmetic, that only matrices decay, and that
-// sharded updates have the bits of the unsharded one.
+// sharded updates have the bits of the unsharded one; with bf16 moments too.
 #include "worker/engine/shard_optimizer.h"
 
 #include <ATen/ATen.h>
@@ -91,7 +91,8 @@ double Sgd(const OptimizerOptions& o, double p, double decay, const std::vector<
 
 void ExpectFollows(const OptimizerOptions& options,
                    double (*reference)(const OptimizerOptions&, double, double,
-                                       const std::vector<double>&)) {
+                                       const std::vector<double>&),
+                   double tolerance = 1e-6) {
   const ModelLayout layout(SmallModel(), 1);
   const UnitLayout& unit = layout.units()[1];
   const at::Tensor got = Train(options, 1, 1, unit.padded_size);
@@ -103,7 +104,7 @@ void ExpectFollows(const OptimizerOptions& options,
       }
       const double start = Element(1, unit.padded_size, 0)[i].item<double>();
       const double decay = parameter.shape.size() == 2 ? options.weight_decay : 0;
-      ASSERT_NEAR(got[i].item<double>(), reference(options, start, decay, grads), 1e-6)
+      ASSERT_NEAR(got[i].item<double>(), reference(options, start, decay, grads), tolerance)
           << parameter.name;
     }
   }
@@ -126,6 +127,17 @@ OptimizerOptions SgdOptions(double momentum) {
 TEST(ShardOptimizer, AdamWFollowsItsDefinition) { ExpectFollows(AdamWOptions(), AdamW); }
 TEST(ShardOptimizer, SgdFollowsItsDefinition) { ExpectFollows(SgdOptions(0), Sgd); }
 TEST(ShardOptimizer, SgdWithMomentumFollowsItsDefinition) { ExpectFollows(SgdOptions(0.9), Sgd); }
+TEST(ShardOptimizer, Bf16MomentsFollowTheDefinitionToTheirRounding) {
+  OptimizerOptions options = AdamWOptions();
+  options.moments = Precision::kBf16;
+  // In each step the update, about a rate long, is off by what 2^-9 does to both moments.
+  ExpectFollows(options, AdamW, kSteps * kRate * 2 / 512);
+  ExpectShardIndependent(options);
+  options = SgdOptions(0.9);
+  options.moments = Precision::kBf16;
+  ExpectFollows(options, Sgd, 4 * kSteps * kRate / 512);
+  ExpectShardIndependent(options);
+}
 TEST(ShardOptimizer, AdamWDoesNotDependOnTheShards) { ExpectShardIndependent(AdamWOptions()); }
 TEST(ShardOptimizer, SgdDoesNotDependOnTheShards) { ExpectShardIndependent(SgdOptions(0.9)); }
 

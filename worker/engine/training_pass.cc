@@ -192,9 +192,11 @@ std::vector<at::Tensor> TrainingPass::BlockGradients(int block, const at::Tensor
 
 void TrainingPass::BackwardEmbedding(const at::Tensor& grad, const at::Tensor& inputs) {
   const int unit = layout_.embedding_unit();
-  const at::Tensor rows = at::embedding_dense_backward(grad, inputs, weights_.embedding.size(0),
-                                                       /*padding_idx=*/-1,
-                                                       /*scale_grad_by_freq=*/false);
+  // In fp32: a token that is frequent is a sum of many rows.
+  const at::Tensor rows =
+      at::embedding_dense_backward(grad.to(at::kFloat), inputs, weights_.embedding.size(0),
+                                   /*padding_idx=*/-1,
+                                   /*scale_grad_by_freq=*/false);
   if (layout_.tied()) {
     // Head() has written the other part already, and the buffer is still its own.
     at::Tensor sum = ViewOf(layout_.units()[unit], kEmbedding).Of(reducer_.Buffer(unit));

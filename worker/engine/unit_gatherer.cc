@@ -8,39 +8,65 @@
 namespace fedshard::engine {
 
 UnitGatherer::UnitGatherer(const ModelLayout& layout, const std::vector<at::Tensor>& masters,
-                           collective::Comm& shard, bool poison)
-    : layout_(layout), masters_(masters), shard_(shard), poison_(poison) {
+                           collective::Comm& shard, bool poison, Precision compute, Precision wire)
+    : layout_(layout),
+      masters_(masters),
+      shard_(shard),
+      poison_(poison),
+      in_place_(layout.shards() == 1 && compute == Precision::kFp32) {
   in_flight_.resize(masters.size());
-  if (layout.shards() == 1) {
+  if (in_place_) {
     full_ = masters;
     return;
   }
+  full_ = Allocate(compute == Precision::kBf16 ? at::kBFloat16 : at::kFloat);
+  if (layout.shards() > 1 && wire != compute) arrivals_ = Allocate(at::kFloat);
+}
+
+std::vector<at::Tensor> UnitGatherer::Allocate(at::ScalarType type) const {
   const auto allocate = [&](int unit) {
-    return at::zeros({layout.units()[unit].padded_size}, masters[unit].options());
+    return at::zeros({layout_.units()[unit].padded_size}, masters_[unit].options().dtype(type));
   };
   std::array<at::Tensor, 2> ring;
-  for (size_t slot = 0; slot < ring.size() && static_cast<int>(slot) < layout.blocks(); ++slot) {
-    ring[slot] = allocate(layout.block_unit(static_cast<int>(slot)));
+  for (size_t slot = 0; slot < ring.size() && static_cast<int>(slot) < layout_.blocks(); ++slot) {
+    ring[slot] = allocate(layout_.block_unit(static_cast<int>(slot)));
   }
-  full_.resize(masters.size());
-  full_[layout.embedding_unit()] = allocate(layout.embedding_unit());
-  for (int block = 0; block < layout.blocks(); ++block) {
-    full_[layout.block_unit(block)] = ring[block % 2];
+  std::vector<at::Tensor> buffers(masters_.size());
+  buffers[layout_.embedding_unit()] = allocate(layout_.embedding_unit());
+  for (int block = 0; block < layout_.blocks(); ++block) {
+    buffers[layout_.block_unit(block)] = ring[block % 2];
   }
-  if (!layout.tied()) full_[layout.head_unit()] = allocate(layout.head_unit());
+  if (!layout_.tied()) buffers[layout_.head_unit()] = allocate(layout_.head_unit());
+  return buffers;
+}
+
+collective::Ticket UnitGatherer::Gather(int unit, const at::Tensor& whole) {
+  const int64_t size = layout_.shard_size(unit);
+  whole.narrow(0, shard_.rank() * size, size).copy_(masters_[unit]);
+  return shard_.AllGather(whole);
 }
 
 void UnitGatherer::Start(int unit) {
-  if (layout_.shards() == 1) return;
-  const int64_t size = layout_.shard_size(unit);
-  full_[unit].narrow(0, shard_.rank() * size, size).copy_(masters_[unit]);
-  in_flight_[unit] = shard_.AllGather(full_[unit]);
+  if (in_place_) return;
+  in_flight_[unit] = Gather(unit, arrivals_.empty() ? full_[unit] : arrivals_[unit]);
 }
 
-void UnitGatherer::Wait(int unit) { in_flight_[unit].Wait(); }
+void UnitGatherer::Wait(int unit) {
+  const bool arrives = in_flight_[unit].pending();
+  in_flight_[unit].Wait();
+  if (arrives && !arrivals_.empty()) full_[unit].copy_(arrivals_[unit]);
+}
+
+at::Tensor UnitGatherer::GatherMaster(int unit) {
+  if (layout_.shards() == 1) return masters_[unit];
+  at::Tensor whole = full_[unit];
+  if (whole.scalar_type() != at::kFloat) whole = at::empty(whole.sizes(), masters_[unit].options());
+  Gather(unit, whole).Wait();
+  return whole;
+}
 
 void UnitGatherer::Release(int unit) {
-  if (poison_ && layout_.shards() > 1) {
+  if (poison_ && !in_place_) {
     full_[unit].fill_(std::numeric_limits<float>::quiet_NaN());
   }
 }

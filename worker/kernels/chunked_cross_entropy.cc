@@ -10,6 +10,7 @@
 #include "worker/kernels/cpu_loops.h"
 #include "worker/kernels/device_kernels.h"
 #include "worker/kernels/matrix_product.h"
+#include "worker/kernels/row_access.h"
 
 namespace fedshard::kernels {
 namespace {
@@ -28,11 +29,11 @@ void Check(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor&
 
 // Calls body(row, logits of the row, target) for every row and returns the sum of its results in
 // row order.
-template <typename Body>
+template <typename T, typename Body>
 double SumOverRows(const at::Tensor& logits, const at::Tensor& targets, Body body) {
   const int64_t rows = logits.size(0);
   const int64_t vocabulary = logits.size(1);
-  float* data = logits.data_ptr<float>();
+  T* data = logits.data_ptr<T>();
   const int64_t* target = targets.const_data_ptr<int64_t>();
   std::vector<double> losses(rows);
   const int64_t grain = std::max<int64_t>(1, kElementsPerTask / vocabulary);
@@ -49,27 +50,41 @@ double SumOverRows(const at::Tensor& logits, const at::Tensor& targets, Body bod
 }
 
 at::Tensor ChunkLoss(const at::Tensor& logits, const at::Tensor& targets) {
-  if (logits.is_cpu()) {
-    const int64_t vocabulary = logits.size(1);
-    const double sum = SumOverRows(logits, targets, [&](const float* row, int64_t target) {
-      return CrossEntropyRow(row, vocabulary, target);
+  if (!logits.is_cpu()) return DeviceCrossEntropy(logits, targets, std::nullopt);
+  const int64_t vocabulary = logits.size(1);
+  const double sum = ByElementType(logits, [&](auto element) {
+    using T = decltype(element);
+    return SumOverRows<T>(logits, targets, [&](const T* row, int64_t target) {
+      return CrossEntropyRow(ReadRow(row, vocabulary, 0), vocabulary, target);
     });
-    return at::scalar_tensor(sum, at::kDouble);
-  }
-  return DeviceCrossEntropy(logits, targets, std::nullopt);
+  });
+  return at::scalar_tensor(sum, at::kDouble);
+}
+
+double RowLossWithGradient(float* row, int64_t vocabulary, int64_t target, float scale) {
+  return CrossEntropyRowWithGradient(row, vocabulary, target, scale);
+}
+
+double RowLossWithGradient(c10::BFloat16* row, int64_t vocabulary, int64_t target, float scale) {
+  float* values = ScratchRow(0, vocabulary);
+  Bf16ToFloat(reinterpret_cast<const uint16_t*>(row), vocabulary, values);
+  const double loss = CrossEntropyRowWithGradient(values, vocabulary, target, scale);
+  StoreRow(values, row, vocabulary);
+  return loss;
 }
 
 // Turns logits into scale * gradient.
 at::Tensor ChunkLossWithGradient(const at::Tensor& logits, const at::Tensor& targets,
                                  double scale) {
-  if (logits.is_cpu()) {
-    const int64_t vocabulary = logits.size(1);
-    const double sum = SumOverRows(logits, targets, [&](float* row, int64_t target) {
-      return CrossEntropyRowWithGradient(row, vocabulary, target, static_cast<float>(scale));
+  if (!logits.is_cpu()) return DeviceCrossEntropy(logits, targets, scale);
+  const int64_t vocabulary = logits.size(1);
+  const double sum = ByElementType(logits, [&](auto element) {
+    using T = decltype(element);
+    return SumOverRows<T>(logits, targets, [&](T* row, int64_t target) {
+      return RowLossWithGradient(row, vocabulary, target, static_cast<float>(scale));
     });
-    return at::scalar_tensor(sum, at::kDouble);
-  }
-  return DeviceCrossEntropy(logits, targets, scale);
+  });
+  return at::scalar_tensor(sum, at::kDouble);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Output projection and cross-entropy in one, some tokens at a time: the logits of all tokens never
 // exist at once, and the gradients come out directly, without autograd. Stateless. All tensors on
-// one device; fp32 unless said otherwise.
+// one device; fp32, or hidden, weight, logits and grad_hidden bf16: softmax, loss and the sums of
+// grad_weight are fp32 always.
 //
 // Shapes: hidden [N, D], weight [V, D], targets int64 [N] in [0, V), logits [C, V] scratch (C =
 // tokens of a chunk). Returns the sum over tokens of -log softmax(hidden weight^T)[target], in

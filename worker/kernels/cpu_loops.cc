@@ -69,6 +69,17 @@ inline __attribute__((always_inline)) float Dot(const float* x, const float* y, 
   return SumLanes(lanes);
 }
 
+inline __attribute__((always_inline)) float FloatOfBits(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+inline __attribute__((always_inline)) uint16_t Bf16Bits(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  return static_cast<uint16_t>(nan ? 0x7fc0u : rounded);
+}
+
 }  // namespace
 
 FEDSHARD_VECTOR_CLONES
@@ -163,6 +174,31 @@ void RotateHeadBack(const float* x, const float* cosine, const float* sine, int6
   for (int64_t i = 0; i < half; ++i) {
     y[i] = x[i] * cosine[i] + x[half + i] * sine[i];
     y[half + i] = x[half + i] * cosine[i] - x[i] * sine[i];
+  }
+}
+
+FEDSHARD_VECTOR_CLONES
+void Bf16ToFloat(const uint16_t* x, int64_t size, float* y) {
+  for (int64_t i = 0; i < size; ++i) y[i] = FloatOfBits(x[i]);
+}
+
+FEDSHARD_VECTOR_CLONES
+void FloatToBf16(const float* x, int64_t size, uint16_t* y) {
+  for (int64_t i = 0; i < size; ++i) y[i] = Bf16Bits(x[i]);
+}
+
+FEDSHARD_VECTOR_CLONES
+void AdamWBf16(const AdamWFactors& factors, const float* __restrict gradient, int64_t size,
+               float* __restrict parameter, uint16_t* __restrict first_moment,
+               uint16_t* __restrict second_moment) {
+  const AdamWFactors f = factors;
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gradient[i];
+    const float m = f.beta1 * FloatOfBits(first_moment[i]) + (1.0f - f.beta1) * g;
+    const float v = f.beta2 * FloatOfBits(second_moment[i]) + (1.0f - f.beta2) * g * g;
+    parameter[i] = f.keep * parameter[i] - f.step * m / (std::sqrt(v) * f.root_factor + f.eps);
+    first_moment[i] = Bf16Bits(m);
+    second_moment[i] = Bf16Bits(v);
   }
 }
 

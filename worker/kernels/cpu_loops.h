@@ -32,6 +32,23 @@ void RotateHead(const float* x, const float* cosine, const float* sine, int64_t 
 // The inverse rotation.
 void RotateHeadBack(const float* x, const float* cosine, const float* sine, int64_t half, float* y);
 
+// bf16 numbers are given by their bits. Rounds to the nearest, ties to even; NaN stays NaN.
+void Bf16ToFloat(const uint16_t* x, int64_t size, float* y);
+void FloatToBf16(const float* x, int64_t size, uint16_t* y);
+
+// AdamW with moments kept in bf16. The update is computed in fp32 from the moments before they are
+// rounded.
+struct AdamWFactors {
+  float keep = 1;         // 1 - learning rate * weight decay.
+  float beta1 = 0;        // Of the first moment.
+  float beta2 = 0;        // Of the second.
+  float step = 0;         // Learning rate / (1 - beta1^t).
+  float root_factor = 1;  // 1 / sqrt(1 - beta2^t).
+  float eps = 0;
+};
+void AdamWBf16(const AdamWFactors& factors, const float* gradient, int64_t size, float* parameter,
+               uint16_t* first_moment, uint16_t* second_moment);
+
 // Sum of squares, in double.
 double SumOfSquares(const float* x, int64_t size);
 

@@ -17,6 +17,8 @@ at::Tensor Scales(const at::Tensor& x) {
   return at::empty({x.size(0)}, x.options().dtype(at::kFloat));
 }
 
+at::Tensor Floats(const at::Tensor& tensor) { return tensor.to(at::kFloat); }
+
 at::Tensor ContiguousIfDefined(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.contiguous() : tensor;
 }
@@ -118,7 +120,9 @@ class CudaSwiglu : public torch::autograd::Function<CudaSwiglu> {
 }  // namespace
 
 at::Tensor DeviceRmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  if (KernelsFor(x) == nullptr) return RmsNormReference(x, weight, eps);
+  if (KernelsFor(x) == nullptr) {
+    return RmsNormReference(Floats(x), Floats(weight), eps).to(x.scalar_type());
+  }
   return CudaRmsNorm::apply(x, weight, eps);
 }
 
@@ -126,7 +130,7 @@ std::pair<at::Tensor, at::Tensor> DeviceAddRmsNorm(const at::Tensor& x, const at
                                                    const at::Tensor& weight, double eps) {
   if (KernelsFor(x) == nullptr) {
     const at::Tensor sum = x + residual;
-    return {sum, RmsNormReference(sum, weight, eps)};
+    return {sum, RmsNormReference(Floats(sum), Floats(weight), eps).to(x.scalar_type())};
   }
   const variable_list out = CudaAddRmsNorm::apply(x, residual, weight, eps);
   return {out[0], out[1]};
@@ -136,14 +140,19 @@ std::array<at::Tensor, 3> DeviceRotaryQkv(const at::Tensor& qkv, const at::Tenso
                                           const at::Tensor& sine, int64_t batch,
                                           int64_t query_heads, int64_t key_heads) {
   if (KernelsFor(qkv) == nullptr) {
-    return RotaryQkvReference(qkv, cosine, sine, batch, query_heads, key_heads);
+    std::array<at::Tensor, 3> split =
+        RotaryQkvReference(Floats(qkv), cosine, sine, batch, query_heads, key_heads);
+    for (at::Tensor& part : split) part = part.to(qkv.scalar_type());
+    return split;
   }
   const variable_list out = CudaRotaryQkv::apply(qkv, cosine, sine, batch, query_heads, key_heads);
   return {out[0], out[1], out[2]};
 }
 
 at::Tensor DeviceSwiglu(const at::Tensor& gate_up) {
-  if (KernelsFor(gate_up) == nullptr) return SwigluReference(gate_up);
+  if (KernelsFor(gate_up) == nullptr) {
+    return SwigluReference(Floats(gate_up)).to(gate_up.scalar_type());
+  }
   return CudaSwiglu::apply(gate_up);
 }
 
@@ -155,6 +164,12 @@ at::Tensor DeviceCrossEntropy(at::Tensor logits, const at::Tensor& targets,
     kernels->cross_entropy(logits, targets.contiguous(), losses, scale.has_value(),
                            scale.value_or(0));
     return losses.sum();
+  }
+  if (logits.scalar_type() != at::kFloat) {
+    const at::Tensor values = Floats(logits);
+    const at::Tensor loss = DeviceCrossEntropy(values, targets, scale);
+    if (scale) logits.copy_(values);
+    return loss;
   }
   const at::Tensor index = targets.unsqueeze(1);
   if (!scale) {

@@ -70,7 +70,7 @@ void SetMatrixLibrary(MatrixLibrary library) { use_one_dnn = library == MatrixLi
 at::Tensor TimesTransposed(const at::Tensor& a, const at::Tensor& b, const at::Tensor& space) {
   const at::NoGradGuard no_grad;
   if (TakesOneDnn(a)) return OneDnnTimesTransposed(a, b);
-  if (!space.defined()) return a.mm(b.t());
+  if (!space.defined() || space.scalar_type() != a.scalar_type()) return a.mm(b.t());
   at::Tensor out = space;
   return at::mm_out(out, a, b.t());
 }
@@ -84,6 +84,8 @@ void AddTimesTransposed(const at::Tensor& a, const at::Tensor& b, at::Tensor out
   const at::NoGradGuard no_grad;
   if (TakesOneDnn(a)) {
     out.add_(OneDnnTimesTransposed(a, b));
+  } else if (out.scalar_type() != a.scalar_type()) {
+    out.add_(a.mm(b.t()));
   } else {
     out.addmm_(a, b.t());
   }

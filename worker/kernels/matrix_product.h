@@ -1,5 +1,6 @@
-// fp32 matrix products for the model's weights, by the library chosen for this machine.
-// Thread-safe, except that the choice is made before the first product.
+// Matrix products for the model's weights, in fp32 by the library chosen for this machine, or in
+// bf16 (fp32 sums inside, one rounding at the end). Thread-safe, except that the choice is made
+// before the first product.
 //
 // On some CPUs one library runs at half the speed of the other (see engine/math_backend.h). The
 // choice concerns these products alone: attention makes many tiny products, where the set-up cost
@@ -25,7 +26,7 @@ void SetMatrixLibrary(MatrixLibrary library);
 // autograd. The result is in `space` [N, M] when that is given and the library can write to it.
 at::Tensor TimesTransposed(const at::Tensor& a, const at::Tensor& b, const at::Tensor& space = {});
 
-// out [N, M] = or += a [N, K] times the transpose of b [M, K].
+// out [N, M] = or += a [N, K] times the transpose of b [M, K]. `out` may be fp32 for bf16 factors.
 void StoreTimesTransposed(const at::Tensor& a, const at::Tensor& b, at::Tensor out);
 void AddTimesTransposed(const at::Tensor& a, const at::Tensor& b, at::Tensor out);
 

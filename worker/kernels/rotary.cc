@@ -8,6 +8,7 @@
 
 #include "worker/kernels/cpu_loops.h"
 #include "worker/kernels/device_kernels.h"
+#include "worker/kernels/row_access.h"
 
 namespace fedshard::kernels {
 namespace {
@@ -17,37 +18,84 @@ using torch::autograd::variable_list;
 
 constexpr int64_t kRowsPerTask = 64;
 
+// Shapes of the split, and the angles.
+struct Split {
+  int64_t rows, length, query_heads, key_heads, head_dim;
+  const float* cosine;
+  const float* sine;
+  int64_t width() const { return (query_heads + 2 * key_heads) * head_dim; }
+};
+
+template <typename T>
+void Forward(const Split& split, const T* in, T* q, T* k, T* v) {
+  const int64_t half = split.head_dim / 2;
+  at::parallel_for(0, split.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* c = split.cosine + row % split.length * half;
+      const float* s = split.sine + row % split.length * half;
+      const T* from = in + row * split.width();
+      const auto rotate = [&](T* to, int64_t heads) {
+        for (int64_t head = 0; head < heads; ++head) {
+          float* space = RowSpace(to, split.head_dim, 1);
+          RotateHead(ReadRow(from, split.head_dim, 0), c, s, half, space);
+          StoreRow(space, to, split.head_dim);
+          from += split.head_dim;
+          to += split.head_dim;
+        }
+      };
+      rotate(q + row * split.query_heads * split.head_dim, split.query_heads);
+      rotate(k + row * split.key_heads * split.head_dim, split.key_heads);
+      const int64_t values = split.key_heads * split.head_dim;
+      std::copy_n(from, values, v + row * values);
+    }
+  });
+}
+
+template <typename T>
+void Backward(const Split& split, const T* q, const T* k, const T* v, T* out) {
+  const int64_t half = split.head_dim / 2;
+  at::parallel_for(0, split.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* c = split.cosine + row % split.length * half;
+      const float* s = split.sine + row % split.length * half;
+      T* to = out + row * split.width();
+      const auto rotate = [&](const T* from, int64_t heads) {
+        for (int64_t head = 0; head < heads; ++head) {
+          float* space = RowSpace(to, split.head_dim, 1);
+          RotateHeadBack(ReadRow(from, split.head_dim, 0), c, s, half, space);
+          StoreRow(space, to, split.head_dim);
+          from += split.head_dim;
+          to += split.head_dim;
+        }
+      };
+      rotate(q + row * split.query_heads * split.head_dim, split.query_heads);
+      rotate(k + row * split.key_heads * split.head_dim, split.key_heads);
+      const int64_t values = split.key_heads * split.head_dim;
+      std::copy_n(v + row * values, values, to);
+    }
+  });
+}
+
 class RotaryQkvFunction : public torch::autograd::Function<RotaryQkvFunction> {
  public:
   static variable_list forward(AutogradContext* context, const at::Tensor& qkv,
                                const at::Tensor& cosine, const at::Tensor& sine, int64_t batch,
                                int64_t query_heads, int64_t key_heads) {
-    const int64_t rows = qkv.size(0);
-    const int64_t length = rows / batch;
+    const int64_t length = qkv.size(0) / batch;
     const int64_t head_dim = qkv.size(1) / (query_heads + 2 * key_heads);
-    const int64_t half = head_dim / 2;
     at::Tensor q = at::empty({batch, length, query_heads, head_dim}, qkv.options());
     at::Tensor k = at::empty({batch, length, key_heads, head_dim}, qkv.options());
     at::Tensor v = at::empty_like(k);
-    const float* in = qkv.const_data_ptr<float>();
-    const float* cos = cosine.const_data_ptr<float>();
-    const float* sin = sine.const_data_ptr<float>();
-    float* q_out = q.data_ptr<float>();
-    float* k_out = k.data_ptr<float>();
-    float* v_out = v.data_ptr<float>();
-    at::parallel_for(0, rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const float* from = in + row * qkv.size(1);
-        const float* c = cos + row % length * half;
-        const float* s = sin + row % length * half;
-        for (int64_t head = 0; head < query_heads; ++head, from += head_dim) {
-          RotateHead(from, c, s, half, q_out + (row * query_heads + head) * head_dim);
-        }
-        for (int64_t head = 0; head < key_heads; ++head, from += head_dim) {
-          RotateHead(from, c, s, half, k_out + (row * key_heads + head) * head_dim);
-        }
-        std::copy_n(from, key_heads * head_dim, v_out + row * key_heads * head_dim);
-      }
+    const Split split{qkv.size(0),
+                      length,
+                      query_heads,
+                      key_heads,
+                      head_dim,
+                      cosine.const_data_ptr<float>(),
+                      sine.const_data_ptr<float>()};
+    ByElementType(qkv, [&](auto element) {
+      using T = decltype(element);
+      Forward(split, qkv.const_data_ptr<T>(), q.data_ptr<T>(), k.data_ptr<T>(), v.data_ptr<T>());
     });
     context->save_for_backward({cosine, sine});
     return {q, k, v};
@@ -55,36 +103,21 @@ class RotaryQkvFunction : public torch::autograd::Function<RotaryQkvFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor grad_q = grads[0].contiguous();
-    const at::Tensor grad_k = grads[1].contiguous();
-    const at::Tensor grad_v = grads[2].contiguous();
-    const int64_t length = grad_q.size(1);
-    const int64_t rows = grad_q.size(0) * length;
-    const int64_t query_heads = grad_q.size(2);
-    const int64_t key_heads = grad_k.size(2);
-    const int64_t head_dim = grad_q.size(3);
-    const int64_t half = head_dim / 2;
-    const int64_t width = (query_heads + 2 * key_heads) * head_dim;
-    at::Tensor grad = at::empty({rows, width}, grad_q.options());
-    const float* cos = saved[0].const_data_ptr<float>();
-    const float* sin = saved[1].const_data_ptr<float>();
-    const float* q_in = grad_q.const_data_ptr<float>();
-    const float* k_in = grad_k.const_data_ptr<float>();
-    const float* v_in = grad_v.const_data_ptr<float>();
-    float* out = grad.data_ptr<float>();
-    at::parallel_for(0, rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        float* to = out + row * width;
-        const float* c = cos + row % length * half;
-        const float* s = sin + row % length * half;
-        for (int64_t head = 0; head < query_heads; ++head, to += head_dim) {
-          RotateHeadBack(q_in + (row * query_heads + head) * head_dim, c, s, half, to);
-        }
-        for (int64_t head = 0; head < key_heads; ++head, to += head_dim) {
-          RotateHeadBack(k_in + (row * key_heads + head) * head_dim, c, s, half, to);
-        }
-        std::copy_n(v_in + row * key_heads * head_dim, key_heads * head_dim, to);
-      }
+    const at::Tensor q = grads[0].contiguous();
+    const at::Tensor k = grads[1].contiguous();
+    const at::Tensor v = grads[2].contiguous();
+    const Split split{q.size(0) * q.size(1),
+                      q.size(1),
+                      q.size(2),
+                      k.size(2),
+                      q.size(3),
+                      saved[0].const_data_ptr<float>(),
+                      saved[1].const_data_ptr<float>()};
+    at::Tensor grad = at::empty({split.rows, split.width()}, q.options());
+    ByElementType(q, [&](auto element) {
+      using T = decltype(element);
+      Backward(split, q.const_data_ptr<T>(), k.const_data_ptr<T>(), v.const_data_ptr<T>(),
+               grad.data_ptr<T>());
     });
     return {grad, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
