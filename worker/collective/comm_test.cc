@@ -79,6 +79,30 @@ TEST_P(Comms, AllToAllHandsEachRankItsPartWhateverTheType) {
   });
 }
 
+TEST_P(Comms, AllGatherAndBroadcastMoveAnyType) {
+  Run([](Comm& comm) {
+    for (const at::ScalarType type : {at::kByte, at::kChar, at::kBFloat16, at::kLong}) {
+      const int64_t part = 515;
+      const int64_t bytes = part * static_cast<int64_t>(at::elementSize(type));
+      at::Tensor full = at::zeros({comm.size() * part}, type);
+      full.narrow(0, comm.rank() * part, part).fill_(comm.rank() + 3);
+      int64_t before = comm.bytes_sent();
+      comm.AllGather(full).Wait();
+      for (int from = 0; from < comm.size(); ++from) {
+        const at::Tensor got = full.narrow(0, from * part, part);
+        EXPECT_TRUE(at::equal(got, at::full_like(got, from + 3))) << type << " of " << from;
+      }
+      EXPECT_EQ(comm.bytes_sent() - before, (comm.size() - 1) * bytes);
+      before = comm.bytes_sent();
+      at::Tensor same = at::full({part}, comm.rank() + 5, at::TensorOptions(type));
+      const int root = comm.size() - 1;
+      comm.Broadcast(same, root).Wait();
+      EXPECT_TRUE(at::equal(same, at::full_like(same, root + 5))) << type;
+      EXPECT_EQ(comm.bytes_sent() - before, comm.rank() == root ? (comm.size() - 1) * bytes : 0);
+    }
+  });
+}
+
 TEST_P(Comms, AllGatherPutsEveryPartInPlace) {
   Run([](Comm& comm) {
     const int64_t part = 1237;
