@@ -26,6 +26,7 @@ using collective::Comm;
 using collective::RunRanks;
 
 constexpr int kSteps = 3;
+constexpr int64_t kMicroBatches = 4;  // Of a step, over all ranks.
 
 EngineOptions Options(bool cuda) {
   EngineOptions options;
@@ -60,10 +61,9 @@ struct Outcome {
   at::Tensor parameters;  // All, one after the other, on the CPU.
 };
 
-// Trains `ranks` shards on as many micro-batches a step, or one rank on all of them.
-Outcome Train(EngineOptions options, Comm& shard, int ranks) {
+Outcome Train(EngineOptions options, Comm& shard) {
   collective::SelfComm alone;
-  const int64_t mine = ranks / shard.size();
+  const int64_t mine = kMicroBatches / shard.size();
   options.accumulation = mine;
   Engine engine(options, shard, alone);
   engine.InitializeRandom(11);
@@ -71,7 +71,7 @@ Outcome Train(EngineOptions options, Comm& shard, int ranks) {
   for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<at::Tensor> batches;
     for (int64_t m = 0; m < mine; ++m) {
-      batches.push_back(Tokens(options, step * ranks + m * shard.size() + shard.rank()));
+      batches.push_back(Tokens(options, step * kMicroBatches + m * shard.size() + shard.rank()));
     }
     outcome.losses.push_back(engine.Step(batches, 0.5).loss);
   }
@@ -84,12 +84,13 @@ Outcome Train(EngineOptions options, Comm& shard, int ranks) {
 }
 
 // Two ranks as threads, each with a stream of its own.
-Outcome TrainTwo(const std::function<std::unique_ptr<Comm>(int)>& connect) {
+Outcome TrainTwo(const EngineOptions& options,
+                 const std::function<std::unique_ptr<Comm>(int)>& connect) {
   Outcome outcome;
   RunRanks(2, [&](int rank) {
     const c10::cuda::CUDAStreamGuard guard(at::cuda::getStreamFromPool());
     const auto comm = connect(rank);
-    const Outcome mine = Train(Options(/*cuda=*/true), *comm, 2);
+    const Outcome mine = Train(options, *comm);
     if (rank == 0) outcome = mine;
   });
   return outcome;
@@ -105,19 +106,19 @@ void ExpectEqual(const Outcome& got, const Outcome& expected, double tolerance) 
 
 Outcome OnTheCpu() {
   collective::SelfComm alone;
-  return Train(Options(/*cuda=*/false), alone, 2);
+  return Train(Options(/*cuda=*/false), alone);
 }
 
 TEST(GpuEngine, TrainsAsTheCpuDoes) {
   FEDSHARD_NEEDS_GPU();
   collective::SelfComm alone;
-  ExpectEqual(Train(Options(/*cuda=*/true), alone, 2), OnTheCpu(), 1e-3);
+  ExpectEqual(Train(Options(/*cuda=*/true), alone), OnTheCpu(), 1e-3);
 }
 
 TEST(GpuEngine, TwoRanksShareTheGpuOverGloo) {
   FEDSHARD_NEEDS_GPU();
   auto rendezvous = std::make_shared<collective::MemoryKeyValue>();
-  const Outcome got = TrainTwo([&](int rank) {
+  const Outcome got = TrainTwo(Options(/*cuda=*/true), [&](int rank) {
     const auto store = collective::MakeStore(rendezvous, std::chrono::seconds(60));
     collective::GroupOptions options;
     options.backend = collective::Backend::kGlooStaged;
@@ -126,15 +127,28 @@ TEST(GpuEngine, TwoRanksShareTheGpuOverGloo) {
   ExpectEqual(got, OnTheCpu(), 1e-3);
 }
 
+// Two ranks with transfers on streams of their own, each `delay` cycles late at several points.
+Outcome TrainDelayed(const EngineOptions& options, int64_t delay) {
+  gpu::StreamWorld world(2, delay);
+  return TrainTwo(options, [&](int rank) { return world.Connect(rank); });
+}
+
 TEST(GpuEngine, DelayedTransfersChangeNothing) {
   FEDSHARD_NEEDS_GPU();
-  Outcome outcomes[2];
-  for (const int64_t delay : {int64_t{0}, gpu::kLongDelay}) {
-    gpu::StreamWorld world(2, delay);
-    outcomes[delay > 0] = TrainTwo([&](int rank) { return world.Connect(rank); });
-  }
-  ExpectEqual(outcomes[0], OnTheCpu(), 1e-3);
-  ExpectEqual(outcomes[1], outcomes[0], 1e-5);
+  const Outcome undelayed = TrainDelayed(Options(/*cuda=*/true), 0);
+  ExpectEqual(undelayed, OnTheCpu(), 1e-3);
+  ExpectEqual(TrainDelayed(Options(/*cuda=*/true), gpu::kLongDelay), undelayed, 1e-5);
+}
+
+TEST(GpuEngine, DelayedTransfersChangeNothingWhateverTheOptions) {
+  FEDSHARD_NEEDS_GPU();
+  EngineOptions options = Options(/*cuda=*/true);
+  options.reduce_precision = Precision::kBf16;
+  options.recompute = Recompute::kBlock;
+  ExpectEqual(TrainDelayed(options, gpu::kLongDelay), TrainDelayed(options, 0), 1e-5);
+  options.accumulate_locally = true;
+  options.recompute = Recompute::kSelective;
+  ExpectEqual(TrainDelayed(options, gpu::kLongDelay), TrainDelayed(options, 0), 1e-5);
 }
 
 TEST(GpuAverager, AveragesThroughHostMemory) {
