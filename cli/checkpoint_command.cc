@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "cli/checkpoint_diff.h"
 #include "cli/exit_codes.h"
 #include "cli/quantity.h"
@@ -145,8 +146,10 @@ absl::StatusOr<bool> VerifyOne(const std::string& path) {
   bool good = true;
   for (const FileCheck& check : *files) {
     good = good && check.status.ok();
-    rows.push_back({"  " + check.name, check.bytes > 0 ? ShortBytes(check.bytes) : "",
-                    check.status.ok() ? "ok" : std::string(check.status.message())});
+    const std::string where = absl::StrCat(path, "/", check.name, ": ");
+    rows.push_back(
+        {"  " + check.name, check.bytes > 0 ? ShortBytes(check.bytes) : "",
+         check.status.ok() ? "ok" : std::string(absl::StripPrefix(check.status.message(), where))});
   }
   if (good) {
     std::string note;
