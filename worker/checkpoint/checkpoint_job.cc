@@ -1,5 +1,6 @@
 #include "worker/checkpoint/checkpoint_job.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ namespace {
 constexpr char kFileSuffix[] = ".safetensors";
 constexpr char kDescriptionSuffix[] = ".json";
 constexpr char kFailedSuffix[] = ".failed";
+constexpr char kTemporarySuffix[] = ".tmp";
 constexpr int64_t kWriteBytes = 1 << 20;
 constexpr int64_t kMaxErrorBytes = 4096;
 // Between looks at the shared folder; network file systems have nothing to wait on.
@@ -111,6 +113,8 @@ absl::Status CheckpointJob::WritePart(const CheckpointRequest& request, const st
     return absl::InvalidArgumentError(absl::StrCat("checkpoint attempt \"", options_.attempt,
                                                    "\" must be letters, digits, \"-\" and \"_\""));
   }
+  // A rank without a part makes no folder: it could come after the folder got its name.
+  if (options_.file_stem.empty() && !options_.leader) return absl::OkStatus();
   RETURN_IF_ERROR(leftovers_);
   RETURN_IF_ERROR(MakeFolder(folder));
   if (options_.leader) {
@@ -118,13 +122,32 @@ absl::Status CheckpointJob::WritePart(const CheckpointRequest& request, const st
   }
   if (options_.file_stem.empty()) return absl::OkStatus();
   const absl::Status status = WriteFile(request, folder);
-  if (!status.ok() && !options_.leader) {
-    // So that the leader need not wait; where even this fails, its deadline helps.
-    const std::string path = absl::StrCat(folder, "/", options_.file_stem, kFileSuffix);
-    (void)WriteDurably(path + kFailedSuffix,
-                       std::string(status.message()).substr(0, kMaxErrorBytes));
-  }
+  if (!status.ok() && !options_.leader) LeaveFailure(folder, std::string(status.message()));
   return status;
+}
+
+void CheckpointJob::LeaveFailure(const std::string& folder, const std::string& reason) const {
+  const std::string path = absl::StrCat(folder, "/", options_.file_stem, kFileSuffix);
+  // On a full disk this makes the room for the note.
+  for (const char* suffix : {kTemporarySuffix, ""}) unlink((path + suffix).c_str());
+  const std::string note = path + kFailedSuffix;
+  if (WriteDurably(note, reason.substr(0, kMaxErrorBytes)).ok()) return;
+  // An empty file needs less than a block. Where even this fails, the leader's deadline helps.
+  const int fd = open(note.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd >= 0) close(fd);
+}
+
+WriteResult CheckpointJob::Skip(const Manifest& manifest, int64_t former) {
+  const JobDirectory place{options_.directory, manifest.job, options_.attempt};
+  WriteResult result;
+  result.step = manifest.step;
+  result.path = place.PathOf(manifest.step);
+  result.error = absl::StrCat(result.path, ": skipped: that of step ", former, " took too long");
+  const std::string folder = place.PartialPathOf(manifest.step);
+  if (!options_.leader && !options_.file_stem.empty() && MakeFolder(folder).ok()) {
+    LeaveFailure(folder, result.error);
+  }
+  return result;
 }
 
 absl::Status CheckpointJob::WriteFile(const CheckpointRequest& request, const std::string& folder) {

@@ -34,9 +34,14 @@ class CheckpointJob {
   bool IsLeader() const { return options_.leader; }
   // Never throws; trouble is in the result's error.
   WriteResult Write(const CheckpointRequest& request);
+  // Tells the leader that this rank's part of a checkpoint will not come, since that of step
+  // `former` took too long.
+  WriteResult Skip(const Manifest& manifest, int64_t former);
 
  private:
   absl::Status WritePart(const CheckpointRequest& request, const std::string& folder);
+  // So that the leader need not wait.
+  void LeaveFailure(const std::string& folder, const std::string& reason) const;
   absl::Status WriteFile(const CheckpointRequest& request, const std::string& folder);
   absl::Status Lead(const CheckpointRequest& request, const absl::Status& own_part,
                     WriteResult& result);

@@ -1,9 +1,12 @@
 #include "worker/checkpoint/writer.h"
 
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/mutex.h"
@@ -13,7 +16,10 @@ namespace fedshard::checkpoint {
 
 struct CheckpointWriter::Impl {
   Impl(WriterOptions options, std::function<void(const WriteResult&)> done)
-      : job(std::move(options)), done(std::move(done)), thread([this] { Run(); }) {}
+      : hold_up_us(options.hold_up_ms * 1000),
+        job(std::move(options)),
+        done(std::move(done)),
+        thread([this] { Run(); }) {}
 
   void Run() {
     mu.Lock();
@@ -24,10 +30,30 @@ struct CheckpointWriter::Impl {
       const WriteResult result = job.Write(*pending);  // `pending` is left alone until it is reset.
       if (job.IsLeader() || !result.error.empty()) done(result);
       mu.Lock();
+      while (!skipped.empty()) {
+        const std::vector<Manifest> steps = std::exchange(skipped, {});
+        mu.Unlock();
+        for (const Manifest& manifest : steps) done(job.Skip(manifest, result.step));
+        mu.Lock();
+      }
       pending.reset();
       changed.NotifyAll();
     }
     mu.Unlock();
+  }
+
+  // Waits for what is being written. False: it takes too long, and `next` is noted as skipped.
+  bool AwaitFormer(const Manifest& next) {
+    const MutexLock lock(mu);
+    while (pending) {
+      const int64_t left = pending->started_us + hold_up_us - SystemClock().Now().steady_us;
+      if (left <= 0) {
+        skipped.push_back(next);
+        return false;
+      }
+      changed.WaitFor(mu, std::chrono::microseconds(left));
+    }
+    return true;
   }
 
   // False when there is no memory for the copy.
@@ -40,6 +66,7 @@ struct CheckpointWriter::Impl {
     return copy != nullptr;
   }
 
+  const int64_t hold_up_us;
   CheckpointJob job;  // Used by `thread` alone.
   const std::function<void(const WriteResult&)> done;
   // The copied state. Written by Start while nothing is pending, read by `thread` while it is. Raw
@@ -50,8 +77,9 @@ struct CheckpointWriter::Impl {
   Mutex mu;
   CondVar changed;
   bool stop GUARDED_BY(mu) = false;
-  std::optional<CheckpointRequest> pending;  // Set and reset under mu.
-  std::thread thread;                        // Last: uses all of the above.
+  std::vector<Manifest> skipped GUARDED_BY(mu);  // While `pending` was written.
+  std::optional<CheckpointRequest> pending;      // Set and reset under mu.
+  std::thread thread;                            // Last: uses all of the above.
 };
 
 CheckpointWriter::CheckpointWriter(WriterOptions options,
@@ -68,7 +96,7 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::Start(const Manifest& manifest, const std::vector<TensorToStore>& tensors) {
-  Wait();
+  if (!impl_->AwaitFormer(manifest)) return;
   CheckpointRequest request;
   request.manifest = manifest;
   request.started_us = SystemClock().Now().steady_us;

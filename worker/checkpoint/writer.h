@@ -35,7 +35,9 @@ struct WriterOptions {
   std::string file_stem;               // "group-0-shard-1"; empty = this rank stores nothing.
   std::vector<std::string> all_stems;  // Of every rank that stores something.
   int64_t chunk_bytes = 4 << 20;
-  int64_t deadline_ms = 600'000;  // Of the leader's wait for the others.
+  int64_t deadline_ms = 300'000;  // Of the leader's wait for the others, from its Start on.
+  // How long after its Start a checkpoint may hold up the next one, before that is skipped.
+  int64_t hold_up_ms = 10'000;
 };
 
 // A flat tensor to store: host memory that is copied by Start().
@@ -60,9 +62,10 @@ class CheckpointWriter {
   // Finishes what was started.
   ~CheckpointWriter();
 
-  // Copies the tensors and begins to write. Waits for the former checkpoint first: at most one copy
-  // exists, and it is kept for the next. `manifest`: everything but the files; an empty `created`
-  // or `version` is filled in.
+  // Copies the tensors and begins to write. Waits for the former checkpoint first, so that at most
+  // one copy exists (it is kept for the next); but when that one takes longer than `hold_up_ms`,
+  // this one is skipped, on all ranks, and training goes on. `manifest`: everything but the files;
+  // an empty `created` or `version` is filled in.
   void Start(const Manifest& manifest, const std::vector<TensorToStore>& tensors);
   // Until everything started is on disk (or failed).
   void Wait();

@@ -2,9 +2,12 @@
 // are reported with their path; old ones go as `keep` says, leftovers go, and nothing else does.
 #include "worker/checkpoint/writer.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -115,6 +118,17 @@ TEST_F(Writer, LeaderNeedsNoFileOfItsOwn) {
   }
   EXPECT_EQ(outcome.error, "");
   ExpectGood(400);
+}
+
+TEST_F(Writer, ReplicasLeaveNothing) {
+  WriterOptions options = testing::OptionsFor(dir_.path(), {}, 0, 0);
+  options.leader = false;
+  options.file_stem = "";
+  {
+    CheckpointWriter replica(options, [](const WriteResult& r) { ADD_FAILURE() << r.error; });
+    replica.Start(testing::ManifestFor(state_), {});
+  }
+  EXPECT_THAT(Names(), IsEmpty());
 }
 
 TEST_F(Writer, KeepsTheNewest) {
@@ -369,6 +383,89 @@ TEST_F(Writer, FullDisk) {
   }
   ASSERT_EQ(Write(400).error, "");
   ExpectGood(400);
+}
+
+// A disk so full that not even the reason fits: the leader learns of the failure all the same.
+TEST_F(Writer, FullDiskOfAnotherRank) {
+  state_.mesh = {1, 1, 2};
+  std::vector<std::vector<char>> memory;
+  WriteResult outcome;
+  std::string own_error;
+  WriterOptions options = testing::OptionsFor(dir_.path(), state_.mesh, 0, 0);
+  options.file_stem = "";
+  options.all_stems = {"group-0-shard-1"};
+  {
+    CheckpointWriter leader(options, [&](const WriteResult& result) { outcome = result; });
+    const SizeLimit full(0);
+    CheckpointWriter other(testing::OptionsFor(dir_.path(), state_.mesh, 0, 1),
+                           [&](const WriteResult& result) { own_error = result.error; });
+    other.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 1, memory));
+    other.Wait();
+    leader.Start(testing::ManifestFor(state_), {});
+  }
+  EXPECT_THAT(own_error, HasSubstr("File too large"));
+  EXPECT_THAT(outcome.error,
+              HasSubstr("group-0-shard-1.safetensors: its writer failed without a reason"));
+  EXPECT_THAT(Names(), IsEmpty());
+}
+
+// Training goes on while a checkpoint hangs; the ones meanwhile are skipped, the hanging one is not
+// lost.
+TEST_F(Writer, SkipsWhileTheFormerHangs) {
+  state_.mesh = {1, 1, 2};
+  std::vector<std::vector<char>> memory;
+  std::vector<WriteResult> outcomes;
+  {
+    WriterOptions options = testing::OptionsFor(dir_.path(), state_.mesh, 0, 0);
+    options.hold_up_ms = 0;
+    CheckpointWriter leader(options, [&](const WriteResult& r) { outcomes.push_back(r); });
+    const auto tensors = testing::TensorsOf(state_, 0, 0, memory);
+    for (const int64_t step : {400, 401, 402}) {  // The other rank's part of 400 is still to come.
+      state_.step = step;
+      leader.Start(testing::ManifestFor(state_), tensors);
+    }
+    state_.step = 400;
+    CheckpointWriter other(testing::OptionsFor(dir_.path(), state_.mesh, 0, 1),
+                           [](const WriteResult& r) { ADD_FAILURE() << r.error; });
+    other.Start(testing::ManifestFor(state_), testing::TensorsOf(state_, 0, 1, memory));
+  }
+  ASSERT_EQ(outcomes.size(), 3u);
+  EXPECT_EQ(outcomes[0].error, "");
+  EXPECT_EQ(outcomes[1].step, 401);
+  EXPECT_THAT(outcomes[1].error,
+              AllOf(HasSubstr(Path(401)), HasSubstr("skipped: that of step 400 took too long")));
+  EXPECT_EQ(outcomes[2].step, 402);
+  EXPECT_THAT(Names(), ElementsAre("step-00000400"));
+  ExpectGood(400);
+}
+
+// A rank whose disk hangs tells the leader which parts will not come. A pipe stands in for the
+// disk: whoever opens it to write waits for a reader.
+TEST_F(Writer, ARankThatSkipsTellsTheLeader) {
+  state_.mesh = {1, 1, 2};
+  std::vector<std::vector<char>> memory;
+  const std::string name = "/group-0-shard-1.safetensors";
+  const std::string pipe = Path(400) + ".partial-a1" + name + ".tmp";
+  fs::create_directories(Path(400) + ".partial-a1");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::vector<std::string> errors;
+  int reader = -1;
+  {
+    WriterOptions options = testing::OptionsFor(dir_.path(), state_.mesh, 0, 1);
+    options.hold_up_ms = 0;
+    CheckpointWriter other(options, [&](const WriteResult& r) { errors.push_back(r.error); });
+    const auto tensors = testing::TensorsOf(state_, 0, 1, memory);
+    for (const int64_t step : {400, 401}) {
+      state_.step = step;
+      other.Start(testing::ManifestFor(state_), tensors);
+    }
+    reader = open(pipe.c_str(), O_RDONLY);
+  }
+  close(reader);
+  ASSERT_EQ(errors.size(), 2u);
+  EXPECT_THAT(errors[0], HasSubstr("is not a regular file"));
+  EXPECT_THAT(errors[1], HasSubstr("skipped"));
+  EXPECT_EQ(*ReadWholeFile(Path(401) + ".partial-a1" + name + ".failed", 1000), errors[1]);
 }
 
 TEST_F(Writer, FullDiskAtTheManifest) {
