@@ -1,5 +1,6 @@
 #include "worker/collective/nccl_channel.h"
 
+#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <exception>
@@ -108,6 +109,7 @@ std::optional<std::string> NcclChannel::Check() {
   const auto now = PendingOperations::Clock::now();
   if (const auto overdue = closing_.Overdue(now)) return name_ + ": " + *overdue;
   if (aborted_) return std::nullopt;
+  c10::cuda::set_device(gpu_);  // Of the watch's thread; see fedshard_require_gpu.
   const c10d::ErrorType error = group_->getError();
   if (error != c10d::ErrorType::SUCCESS) return name_ + ": the communicator " + Name(error);
   if (const auto overdue = pending_.Overdue(now)) {

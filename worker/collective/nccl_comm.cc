@@ -8,6 +8,7 @@
 // tree.
 #include <ATen/ATen.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAFunctions.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -221,6 +222,8 @@ extern "C" void fedshard_require_gpu(int gpu) {
     throw CommError("device cuda: GPU " + std::to_string(gpu) + " of " +
                     std::to_string(at::cuda::device_count()) + " does not exist");
   }
+  // Otherwise pinned memory, for one, would make a context on GPU 0 for every rank of the node.
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(gpu));
 }
 
 extern "C" void fedshard_connect_nccl(const fedshard::collective::NcclGroup& group,

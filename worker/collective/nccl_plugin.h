@@ -32,8 +32,9 @@ using ConnectNcclFunction = void (*)(const NcclGroup& group, NcclTiers& tiers);
 inline constexpr char kConnectNcclSymbol[] = "fedshard_connect_nccl";
 
 // Makes LibTorch's CUDA device usable in this process: loads the plugin ($FEDSHARD_CUDA_PLUGIN,
-// else libfedshard_cuda.so beside the executable) and checks that GPU `gpu` is there. Call before
-// any tensor is made on it: a rank without NCCL peers needs it too. Throws CommError.
+// else libfedshard_cuda.so beside the executable), checks that GPU `gpu` is there and makes it the
+// calling thread's current one. Call before any tensor is made on it: a rank without NCCL peers
+// needs it too. Throws CommError.
 void RequireGpu(int gpu);
 
 // The Comms inside a federation group; blocks until all its ranks are there. Loads the plugin as
