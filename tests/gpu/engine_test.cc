@@ -140,9 +140,22 @@ TEST(GpuEngine, DelayedTransfersChangeNothing) {
   ExpectEqual(TrainDelayed(Options(/*cuda=*/true), gpu::kLongDelay), undelayed, 1e-5);
 }
 
+TEST(GpuEngine, Bf16StaysCloseToFp32) {
+  FEDSHARD_NEEDS_GPU();
+  collective::SelfComm alone;
+  EngineOptions options = Options(/*cuda=*/true);
+  options.precision = Precision::kBf16;
+  const Outcome got = Train(options, alone), expected = OnTheCpu();
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(got.losses[step], expected.losses[step], 0.02 * expected.losses[step]);
+  }
+}
+
 TEST(GpuEngine, DelayedTransfersChangeNothingWhateverTheOptions) {
   FEDSHARD_NEEDS_GPU();
   EngineOptions options = Options(/*cuda=*/true);
+  options.precision = Precision::kBf16;
+  options.gather_precision = Precision::kBf16;
   options.reduce_precision = Precision::kBf16;
   options.recompute = Recompute::kBlock;
   ExpectEqual(TrainDelayed(options, gpu::kLongDelay), TrainDelayed(options, 0), 1e-5);

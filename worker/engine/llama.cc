@@ -90,7 +90,7 @@ std::pair<at::Tensor, at::Tensor> Llama::AddAttended(const at::Tensor& attended,
     return kernels::AddRmsNorm(kernels::Linear(attended, weights.output), x,
                                weights.post_attention_norm, eps);
   }
-  // The CPU's products add the residual for nothing.
+  // On the CPU the sum takes the product's place: a buffer less, and no kernel to fuse it into.
   const at::Tensor middle = kernels::Linear(attended, weights.output, x);
   return {middle, kernels::RmsNorm(middle, weights.post_attention_norm, eps)};
 }

@@ -193,5 +193,26 @@ TEST(DeviceReferences, ServeWithoutATable) {
   EXPECT_NEAR(grad.sum().item<float>(), 0, 1e-5);
 }
 
+TEST(DeviceReferences, ComputeBf16InFp32) {
+  at::manual_seed(4);
+  const auto bf16 = [](at::IntArrayRef shape) { return at::randn(shape).to(at::kBFloat16); };
+  const auto expect_rounded = [](const at::Tensor& got, const at::Tensor& exact) {
+    EXPECT_TRUE(at::equal(got, exact.to(at::kBFloat16)));
+  };
+  const at::Tensor x = bf16({4, 8}), weight = bf16({8}), qkv = bf16({6, 8 * 4});
+  const at::Tensor wide_x = x.to(at::kFloat), wide_weight = weight.to(at::kFloat);
+  expect_rounded(DeviceRmsNorm(x, weight, 1e-5), RmsNormReference(wide_x, wide_weight, 1e-5));
+  expect_rounded(DeviceSwiglu(x), SwigluReference(wide_x));
+  const at::Tensor cosine = at::rand({3, 2}), sine = at::rand({3, 2});
+  const auto parts = DeviceRotaryQkv(qkv, cosine, sine, 2, 4, 2);
+  const auto exact = RotaryQkvReference(qkv.to(at::kFloat), cosine, sine, 2, 4, 2);
+  for (int i = 0; i < 3; ++i) expect_rounded(parts[i], exact[i]);
+  at::Tensor logits = bf16({5, 40}), wide = logits.to(at::kFloat);
+  const at::Tensor targets = at::randint(40, {5}, at::kLong);
+  EXPECT_EQ(DeviceCrossEntropy(logits, targets, 1.0).item<double>(),
+            DeviceCrossEntropy(wide, targets, 1.0).item<double>());
+  expect_rounded(logits, wide);
+}
+
 }  // namespace
 }  // namespace fedshard::kernels
