@@ -73,7 +73,8 @@ at::Tensor TrainingPass::Run(const at::Tensor& tokens, double scale, bool more) 
   x = ForwardBlocks(x, batch);
   at::Tensor grad;
   const at::Tensor loss = Head(x, targets, scale, grad);
-  grad = BackwardBlocks(grad, batch, more);
+  x.reset();  // With the last block's graph: its backward pass frees it.
+  grad = BackwardBlocks(std::move(grad), batch, more);
   BackwardEmbedding(grad, inputs);
   return loss;
 }
