@@ -32,6 +32,7 @@ constexpr char kCpuNeeds[] = "is of a kind for which bf16 instructions are not k
 // Asked from the driver itself: CPU builds have no CUDA runtime, and ranks should learn this before
 // they load one.
 std::string WhyGpuHasNot(int gpu) {
+  // Never closed: an initialised driver must stay.
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return "there is no CUDA driver on this node";
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
@@ -44,7 +45,6 @@ std::string WhyGpuHasNot(int gpu) {
                         init(0) == 0 && device_get(&device, gpu) == 0 &&
                         attribute(&major, kMajor, device) == 0 &&
                         attribute(&minor, kMinor, device) == 0;
-  dlclose(driver);
   const std::string name = "GPU " + std::to_string(gpu);
   if (!answered) return "the CUDA driver knows no " + name;
   if (major >= 8) return "";
