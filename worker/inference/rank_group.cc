@@ -96,6 +96,9 @@ absl::Status RankGroup::Start() {
     options.err = Subprocess::Output::kFile;
     options.err_file = absl::StrCat(task_.folder, "/rank-", rank, ".err");
     options.die_with_parent = true;
+    // Threads that spin while they wait for one that the machine does not run cost far more than
+    // sleeping does (docs/inference.md).
+    if (getenv("OMP_WAIT_POLICY") == nullptr) options.environment = {"OMP_WAIT_POLICY=PASSIVE"};
     ASSIGN_OR_RETURN(auto process, Subprocess::Start(options));
     ranks_.push_back(std::move(process));
   }
