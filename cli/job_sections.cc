@@ -89,7 +89,9 @@ int32_t ReadInt32(YamlSection& section, const std::string& key, int32_t fallback
 
 void ReadStepOptions(YamlSection& training, v1::TrainingSpec& out) {
   out.set_precision(ReadPrecision(training, "precision"));
-  out.set_gather_precision(ReadPrecision(training, "gather_precision"));
+  if (training.Has("gather_precision")) {
+    out.set_gather_precision(ReadPrecision(training, "gather_precision"));
+  }
   out.set_reduce_precision(ReadPrecision(training, "reduce_precision"));
   out.set_force_precision(training.Choice("force_precision", {"false", "true"}).value_or(0) == 1);
   const int recompute = training.Choice("recompute", {"none", "block", "selective"}).value_or(0);

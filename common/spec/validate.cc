@@ -119,10 +119,6 @@ void CheckStepOptions(const v1::TrainingSpec& training, Violations& out) {
   for (const auto& [field, value] : all) {
     CheckKnown(field, value, v1::Precision_IsValid, precisions, out);
   }
-  if (training.gather_precision() == v1::PRECISION_BF16 &&
-      training.precision() != v1::PRECISION_BF16) {
-    out.Add("training.gather_precision", "bf16 needs training.precision bf16");
-  }
   if (training.force_precision() && training.precision() != v1::PRECISION_BF16) {
     out.Add("training.force_precision", "needs training.precision bf16");
   }

@@ -12,7 +12,9 @@ namespace {
 StepSettings StepFrom(const v1::TrainingSpec& training) {
   StepSettings step;
   step.bf16 = training.precision() == v1::PRECISION_BF16;
-  step.gather_bf16 = training.gather_precision() == v1::PRECISION_BF16;
+  step.gather_bf16 = training.gather_precision() == v1::PRECISION_UNSPECIFIED
+                         ? step.bf16
+                         : training.gather_precision() == v1::PRECISION_BF16;
   step.reduce_bf16 = training.reduce_precision() == v1::PRECISION_BF16;
   step.force = training.force_precision();
   step.recompute = training.recompute() == v1::RECOMPUTE_BLOCK       ? RecomputeSetting::kBlock
