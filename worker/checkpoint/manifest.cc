@@ -56,7 +56,6 @@ std::string ToJson(const Manifest& manifest) {
                {"model_seed", HexText(manifest.model_seed)},
                {"data_seed", HexText(manifest.data_seed)},
                {"optimizer_steps", manifest.optimizer_steps},
-               {"parameter_hash", manifest.parameter_hash},
                {"created", manifest.created},
                {"version", manifest.version},
                {"files", std::move(files)}});

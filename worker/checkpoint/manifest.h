@@ -59,7 +59,6 @@ struct Manifest {
   uint64_t model_seed = 0;
   uint64_t data_seed = 0;
   int64_t optimizer_steps = 0;  // The optimizer's own count: fewer when steps were skipped.
-  std::string parameter_hash;   // Hex over logical tensors; empty = not computed.
   std::string created;          // RFC 3339.
   std::string version;          // Of fedshard.
   std::vector<ManifestFile> files;

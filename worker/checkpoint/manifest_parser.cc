@@ -193,7 +193,6 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
   manifest.model_seed = reader.Hex("model_seed");
   manifest.data_seed = reader.Hex("data_seed");
   manifest.optimizer_steps = reader.Int("optimizer_steps", 0, kMaxCount);
-  manifest.parameter_hash = reader.Text("parameter_hash");
   manifest.created = reader.Text("created");
   manifest.version = reader.Text("version");
   const json& files = reader.Array("files");

@@ -29,7 +29,6 @@ Manifest Example() {
   manifest.model_seed = UINT64_MAX;
   manifest.data_seed = 5;
   manifest.optimizer_steps = 398;
-  manifest.parameter_hash = "00ff";
   manifest.created = "2026-01-31T12:00:00.000Z";
   manifest.version = "0.1.0";
   ManifestFile file;

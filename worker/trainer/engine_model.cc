@@ -19,6 +19,7 @@
 #include "worker/data/token_file.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/math_backend.h"
+#include "worker/engine/precision_support.h"
 #include "worker/federation/averager.h"
 #include "worker/trainer/evaluation_plan.h"
 #include "worker/trainer/rank_checkpoint.h"
@@ -37,6 +38,13 @@ void PrepareProcess(const Settings& settings, int gpu) {
       collective::RequireGpu(gpu);
     } catch (const collective::CommError& error) {
       throw Failure("NO_GPU", error.what());
+    }
+  }
+  if (settings.step.bf16 && !settings.step.force) {
+    if (const std::string why = engine::WhyNotBf16(settings.cuda, gpu); !why.empty()) {
+      throw Failure("SLOW_PRECISION",
+                    absl::StrCat("training.precision bf16: ", why,
+                                 "; training.force_precision: true takes it all the same"));
     }
   }
   at::set_num_threads(settings.threads);
