@@ -11,6 +11,7 @@
 #include "cli/interrupt.h"
 #include "cli/local_state.h"
 #include "cli/model_commands.h"
+#include "cli/plan_command.h"
 #include "cli/suggest.h"
 #include "common/version.h"
 
@@ -199,13 +200,14 @@ int Main(int argc, char** argv) {
   AddExport(app, arguments.global, exit_code);
   AddCheckpoint(app, exit_code);
   AddModelCommands(app, arguments.global, exit_code);
+  AddPlan(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (argc > 1 && error.get_exit_code() != 0) {
       const std::string guess =
           Closest(argv[1], {"submit", "validate", "get", "describe", "watch", "logs", "cancel",
-                            "local", "export", "checkpoint", "eval", "generate"});
+                            "local", "export", "checkpoint", "eval", "generate", "plan"});
       if (!guess.empty() && guess != argv[1])
         std::cerr << "Did you mean fedshard " << guess << "?\n";
     }

@@ -13,6 +13,10 @@
 
 namespace fedshard::planner {
 
+// What a trainer on a CPU holds besides tensors: its own code, LibTorch, gRPC and their heaps
+// (docs/memory.md says how it was measured).
+inline constexpr int64_t kProcessBytes = int64_t{175} << 20;
+
 enum class Recompute { kNone, kBlock, kSelective };
 
 struct MemoryOptions {
