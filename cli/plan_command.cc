@@ -99,7 +99,9 @@ planner::MemoryOptions MemoryOptionsOf(const v1::JobSpec& spec) {
   options.micro_batch = training.micro_batch();
   options.accumulation = training.accumulation();
   options.bf16 = training.precision() == v1::PRECISION_BF16;
-  options.gather_bf16 = training.gather_precision() == v1::PRECISION_BF16;
+  options.gather_bf16 = training.gather_precision() == v1::PRECISION_UNSPECIFIED
+                            ? options.bf16
+                            : training.gather_precision() == v1::PRECISION_BF16;
   options.reduce_bf16 = training.reduce_precision() == v1::PRECISION_BF16;
   options.accumulate_locally = training.accumulate() == v1::ACCUMULATE_LOCAL;
   options.recompute = RecomputeOf(training.recompute());

@@ -57,7 +57,6 @@ TEST(MemoryOptionsOf, ReadsEveryOption) {
   v1::JobSpec spec = Spec();
   v1::TrainingSpec& training = *spec.mutable_training();
   training.set_precision(v1::PRECISION_BF16);
-  training.set_gather_precision(v1::PRECISION_BF16);
   training.set_reduce_precision(v1::PRECISION_BF16);
   training.set_accumulate(v1::ACCUMULATE_LOCAL);
   training.set_recompute(v1::RECOMPUTE_SELECTIVE);
@@ -74,6 +73,8 @@ TEST(MemoryOptionsOf, ReadsEveryOption) {
   EXPECT_EQ(options.recompute, planner::Recompute::kSelective);
   EXPECT_EQ(options.moments, 1);
   EXPECT_EQ(options.outer_moments, 2);
+  training.set_gather_precision(v1::PRECISION_FP32);
+  EXPECT_FALSE(MemoryOptionsOf(spec).gather_bf16);
 }
 
 TEST(MemoryOptionsOf, NamesWhatIsWrongWithTheModel) {

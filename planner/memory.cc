@@ -44,9 +44,9 @@ void AddGather(const MemoryOptions& o, const Model& model, MemoryPlan& plan) {
   if (o.shards == 1 && !o.bf16) return;
   plan.items.push_back({"gather buffers", model.gathered() * (o.bf16 ? kBf16 : kFloat),
                         "embedding, head and two blocks, whole, as computed with"});
-  if (o.bf16 && !o.gather_bf16 && o.shards > 1) {
-    plan.items.push_back(
-        {"gather arrivals", model.gathered() * kFloat, "the same in fp32, because it travels so"});
+  if (o.bf16 != o.gather_bf16 && o.shards > 1) {
+    plan.items.push_back({"gather arrivals", model.gathered() * (o.gather_bf16 ? kBf16 : kFloat),
+                          "the same in the type that travels"});
   }
 }
 

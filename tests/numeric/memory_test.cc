@@ -208,6 +208,11 @@ INSTANTIATE_TEST_SUITE_P(
                              o.bf16 = true;
                              o.shards = 2;
                            }},
+                      Case{"gather_bf16",
+                           [](MemoryOptions& o) {
+                             o.gather_bf16 = true;
+                             o.shards = 2;
+                           }},
                       Case{"sgd",
                            [](MemoryOptions& o) {
                              o.moments = 0;

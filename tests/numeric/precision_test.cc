@@ -168,11 +168,16 @@ TEST(Bf16Moments, AreWhatTheStateHolds) {
   }
 }
 
-TEST(Options, OfTheWireWithoutThoseOfTheComputeAreRefused) {
-  EngineOptions options = TinyOptions(false);
+TEST(Bf16Wire, RoundsTheParametersOfAnFp32Step) {
+  EngineOptions options = PlainSgd(TinyOptions(true));
+  const TrainingRun plain = Train(kHsdp, options, 1);
   options.gather_precision = Precision::kBf16;
-  collective::SelfComm self;
-  EXPECT_THROW(Engine(options, self, self), c10::Error);
+  options.poison_buffers = true;
+  const TrainingRun rounded = Train(kHsdp, options, 1);
+  EXPECT_LT(Distance(rounded.updates, plain.updates), 0.02);
+  EXPECT_GT(Distance(rounded.updates, plain.updates), 1e-4) << "nothing was rounded";
+  EXPECT_LT(rounded.shard_bytes, plain.shard_bytes);
+  EXPECT_EQ(rounded.replica_bytes, plain.replica_bytes);
 }
 
 }  // namespace

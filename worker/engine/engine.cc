@@ -42,8 +42,6 @@ void CheckOptions(const EngineOptions& options) {
   TORCH_CHECK(options.micro_batch > 0, "micro_batch must be positive");
   TORCH_CHECK(options.accumulation > 0, "accumulation must be positive");
   TORCH_CHECK(options.loss_chunk_tokens > 0, "loss_chunk_tokens must be positive");
-  TORCH_CHECK(options.gather_precision == Precision::kFp32 || options.precision == Precision::kBf16,
-              "gather_precision bf16 needs precision bf16");
 }
 
 // Replica and shard to name in a NonFiniteError. by_replica[r]: losses, micro-batch by micro-batch
@@ -114,7 +112,7 @@ class Engine::Impl {
 };
 
 Engine::Impl::Impl(const EngineOptions& options, collective::Comm& shard, collective::Comm& replica)
-    : options_((CheckOptions(options), options)),
+    : options_((SelectMathBackend(), CheckOptions(options), options)),
       shard_(shard),
       replica_(replica),
       layout_(options.model, shard.size()),
@@ -131,9 +129,7 @@ Engine::Impl::Impl(const EngineOptions& options, collective::Comm& shard, collec
       weights_(layout_, gatherer_),
       training_(layout_, model_, weights_, gatherer_, reducer_, logits_, options.recompute),
       inference_(layout_, model_, weights_, gatherer_, logits_),
-      optimizer_(options.optimizer, layout_, shard.rank(), masters_) {
-  SelectMathBackend();
-}
+      optimizer_(options.optimizer, layout_, shard.rank(), masters_) {}
 
 template <typename Body>
 auto Engine::Impl::Guarded(Body body) {

@@ -58,7 +58,7 @@ struct EngineOptions {
   int64_t accumulation = 1;     // M
   int64_t loss_chunk_tokens = 256;
   Precision precision = Precision::kFp32;         // Of the computation; masters are fp32 always.
-  Precision gather_precision = Precision::kFp32;  // On the wire; kBf16 needs `precision` kBf16.
+  Precision gather_precision = Precision::kFp32;  // On the wire; it rounds parameters.
   Precision reduce_precision = Precision::kFp32;  // On the wire; sums are fp32 always.
   Recompute recompute = Recompute::kNone;
   // Gradients of all micro-batches are summed whole on each rank and reduce-scattered once.

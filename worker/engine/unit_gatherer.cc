@@ -19,8 +19,9 @@ UnitGatherer::UnitGatherer(const ModelLayout& layout, const std::vector<at::Tens
     full_ = masters;
     return;
   }
-  full_ = Allocate(compute == Precision::kBf16 ? at::kBFloat16 : at::kFloat);
-  if (layout.shards() > 1 && wire != compute) arrivals_ = Allocate(at::kFloat);
+  const auto type = [](Precision p) { return p == Precision::kBf16 ? at::kBFloat16 : at::kFloat; };
+  full_ = Allocate(type(compute));
+  if (layout.shards() > 1 && wire != compute) arrivals_ = Allocate(type(wire));
 }
 
 std::vector<at::Tensor> UnitGatherer::Allocate(at::ScalarType type) const {

@@ -3,8 +3,9 @@
 // the forward pass find their weights at the same place in the backward pass; embedding and head
 // have their own. Owned by the engine; used by one thread.
 //
-// For bf16 compute the buffers are bf16, and what travels too unless it is to be fp32: then it
-// arrives in fp32 buffers besides and is rounded here, to the same numbers.
+// The buffers have the type of the computation. When another travels, the units arrive in buffers
+// of that type besides, this rank's own part too, and are converted. In bf16 compute the numbers
+// are the same either way; in fp32 compute a bf16 wire rounds them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
