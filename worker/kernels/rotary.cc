@@ -29,24 +29,24 @@ struct Split {
 template <typename T>
 void Forward(const Split& split, const T* in, T* q, T* k, T* v) {
   const int64_t half = split.head_dim / 2;
+  const int64_t queries = split.query_heads * split.head_dim;
+  const int64_t keys = split.key_heads * split.head_dim;
   at::parallel_for(0, split.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* c = split.cosine + row % split.length * half;
       const float* s = split.sine + row % split.length * half;
       const T* from = in + row * split.width();
-      const auto rotate = [&](T* to, int64_t heads) {
-        for (int64_t head = 0; head < heads; ++head) {
-          float* space = RowSpace(to, split.head_dim, 1);
-          RotateHead(ReadRow(from, split.head_dim, 0), c, s, half, space);
-          StoreRow(space, to, split.head_dim);
-          from += split.head_dim;
-          to += split.head_dim;
+      const float* values = ReadRow(from, queries + keys, 0);
+      const auto rotate = [&](const float* x, T* to, int64_t size) {
+        float* space = RowSpace(to, size, 1);
+        for (int64_t head = 0; head < size; head += split.head_dim) {
+          RotateHead(x + head, c, s, half, space + head);
         }
+        StoreRow(space, to, size);
       };
-      rotate(q + row * split.query_heads * split.head_dim, split.query_heads);
-      rotate(k + row * split.key_heads * split.head_dim, split.key_heads);
-      const int64_t values = split.key_heads * split.head_dim;
-      std::copy_n(from, values, v + row * values);
+      rotate(values, q + row * queries, queries);
+      rotate(values + queries, k + row * keys, keys);
+      std::copy_n(from + queries + keys, keys, v + row * keys);
     }
   });
 }
@@ -54,24 +54,24 @@ void Forward(const Split& split, const T* in, T* q, T* k, T* v) {
 template <typename T>
 void Backward(const Split& split, const T* q, const T* k, const T* v, T* out) {
   const int64_t half = split.head_dim / 2;
+  const int64_t queries = split.query_heads * split.head_dim;
+  const int64_t keys = split.key_heads * split.head_dim;
   at::parallel_for(0, split.rows, kRowsPerTask, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* c = split.cosine + row % split.length * half;
       const float* s = split.sine + row % split.length * half;
       T* to = out + row * split.width();
-      const auto rotate = [&](const T* from, int64_t heads) {
-        for (int64_t head = 0; head < heads; ++head) {
-          float* space = RowSpace(to, split.head_dim, 1);
-          RotateHeadBack(ReadRow(from, split.head_dim, 0), c, s, half, space);
-          StoreRow(space, to, split.head_dim);
-          from += split.head_dim;
-          to += split.head_dim;
+      float* space = RowSpace(to, queries + keys, 1);
+      const auto rotate = [&](const T* from, float* y, int64_t size) {
+        const float* x = ReadRow(from, size, 0);
+        for (int64_t head = 0; head < size; head += split.head_dim) {
+          RotateHeadBack(x + head, c, s, half, y + head);
         }
       };
-      rotate(q + row * split.query_heads * split.head_dim, split.query_heads);
-      rotate(k + row * split.key_heads * split.head_dim, split.key_heads);
-      const int64_t values = split.key_heads * split.head_dim;
-      std::copy_n(v + row * values, values, to);
+      rotate(q + row * queries, space, queries);
+      rotate(k + row * keys, space + queries, keys);
+      StoreRow(space, to, queries + keys);
+      std::copy_n(v + row * keys, keys, to + queries + keys);
     }
   });
 }
