@@ -85,7 +85,7 @@ Activations PlanActivations(const MemoryOptions& options) {
   result.kept = (blocks + 1) * s.hidden + (blocks - 1) * others + graph;
   // The head's product before it is written into the gradient; the normed output.
   const int64_t head = s.hidden + s.scales + s.head + s.Copied(2 * s.logits);
-  // When blocks have let go of everything.
+  // When blocks have let go of everything; on GPUs only, but hardly ever the worst.
   const int64_t embedding = s.hidden +
                             (options.bf16 ? s.tokens * options.model.hidden_size * kFloat : 0) +
                             s.head_fp32 - result.kept;

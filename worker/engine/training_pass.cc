@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "worker/kernels/chunked_cross_entropy.h"
+#include "worker/kernels/embedding_gradient.h"
 
 namespace fedshard::engine {
 namespace {
@@ -193,18 +194,12 @@ std::vector<at::Tensor> TrainingPass::BlockGradients(int block, const at::Tensor
 
 void TrainingPass::BackwardEmbedding(const at::Tensor& grad, const at::Tensor& inputs) {
   const int unit = layout_.embedding_unit();
-  // In fp32: a token that is frequent is a sum of many rows.
-  const at::Tensor rows =
-      at::embedding_dense_backward(grad.to(at::kFloat), inputs, weights_.embedding.size(0),
-                                   /*padding_idx=*/-1,
-                                   /*scale_grad_by_freq=*/false);
+  const at::Tensor slot = ViewOf(layout_.units()[unit], kEmbedding).Of(reducer_.Buffer(unit));
   if (layout_.tied()) {
     // Head() has written the other part already, and the buffer is still its own.
-    at::Tensor sum = ViewOf(layout_.units()[unit], kEmbedding).Of(reducer_.Buffer(unit));
-    sum.add_(rows);
+    kernels::AddEmbeddingGradient(grad, inputs, slot);
   } else {
-    at::Tensor slot = ViewOf(layout_.units()[unit], kEmbedding).Of(reducer_.Buffer(unit));
-    slot.copy_(rows);
+    kernels::StoreEmbeddingGradient(grad, inputs, slot);
   }
   reducer_.Reduce(unit);
 }

@@ -203,6 +203,11 @@ void AdamWBf16(const AdamWFactors& factors, const float* __restrict gradient, in
 }
 
 FEDSHARD_VECTOR_CLONES
+void AddRow(const float* x, int64_t size, float* y) {
+  for (int64_t i = 0; i < size; ++i) y[i] += x[i];
+}
+
+FEDSHARD_VECTOR_CLONES
 double SumOfSquares(const float* x, int64_t size) {
   double lanes[kLanes] = {};
   int64_t i = 0;

@@ -49,6 +49,9 @@ struct AdamWFactors {
 void AdamWBf16(const AdamWFactors& factors, const float* gradient, int64_t size, float* parameter,
                uint16_t* first_moment, uint16_t* second_moment);
 
+// y += x.
+void AddRow(const float* x, int64_t size, float* y);
+
 // Sum of squares, in double.
 double SumOfSquares(const float* x, int64_t size);
 
