@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/mutex.h"
+#include "worker/collective/batch_threads.h"
 #include "worker/collective/comm.h"
 
 namespace fedshard::collective {
@@ -115,6 +116,7 @@ class GlooLink : public Link {
 
 std::unique_ptr<Link> ConnectGloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                   const std::string& address, std::chrono::milliseconds timeout) {
+  const BatchThreads batch;
   try {
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     // The address is the one the node advertises: never what this host's name happens to resolve
