@@ -1,5 +1,6 @@
-// One rank's training step: tokens per second, which matrix library was chosen, and how much of the
-// step is matrix products (timed alone at the shapes of the step, forward and both gradients).
+// One rank's training step: tokens per second, which matrix library was chosen, how much of the
+// step is matrix products (timed alone at the shapes of the step, forward and both gradients), and
+// its arithmetic against one large product's.
 //   bench_step [--steps 20] [--smoke]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -56,6 +57,14 @@ double ProductSeconds(int64_t rows, int64_t in, int64_t out, int repeats) {
   });
 }
 
+// GFLOP/s of one large square product by the same library: what this machine can do.
+double PeakGflops(int repeats) {
+  const int64_t size = 1024;
+  const at::Tensor a = at::randn({size, size}), b = at::randn({size, size});
+  const double seconds = MedianSeconds(repeats, [&] { kernels::TimesTransposed(a, b); });
+  return 2e-9 * static_cast<double>(size * size * size) / seconds;
+}
+
 void Measure(const Shape& s, int repeats) {
   engine::EngineOptions options;
   ModelConfig& m = options.model;
@@ -85,9 +94,12 @@ void Measure(const Shape& s, int repeats) {
       ProductSeconds(rows, s.hidden, s.vocabulary, repeats);
   const double flops = 6.0 * static_cast<double>(engine.parameters() - s.vocabulary * s.hidden) *
                        static_cast<double>(rows);
-  printf("| %s | %.2f M | %ld | %.1f | %.0f | %.0f %% | %.0f |\n", s.name,
+  // Beside the model's step, so that other work on the machine meets both.
+  const double peak = PeakGflops(repeats);
+  printf("| %s | %.2f M | %ld | %.1f | %.0f | %.0f %% | %.0f | %.0f %% |\n", s.name,
          static_cast<double>(engine.parameters()) * 1e-6, static_cast<long>(rows), step * 1e3,
-         static_cast<double>(rows) / step, 100 * products / step, flops / step * 1e-9);
+         static_cast<double>(rows) / step, 100 * products / step, flops / step * 1e-9,
+         100e-9 * flops / step / peak);
 }
 
 int Main(int argc, char** argv) {
@@ -109,12 +121,14 @@ int Main(int argc, char** argv) {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   printf("matrix library: %s\n\n", engine::SelectMathBackend().c_str());
   printf(
-      "| model | parameters | tokens a step | ms a step | tokens/s | matrix products | GFLOP/s |\n"
-      "| --- | --- | --- | --- | --- | --- | --- |\n");
+      "| model | parameters | tokens a step | ms a step | tokens/s | matrix products | GFLOP/s | "
+      "of peak |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   Measure({"quickstart", 256, 256, 704, 4, 8, 4, 128, 2}, repeats);
   if (smoke) return 0;
   Measure({"quickstart, batch 8", 256, 256, 704, 4, 8, 4, 128, 8}, repeats);
   Measure({"28 M", 32000, 512, 1408, 4, 8, 4, 256, 4}, std::max(3, repeats / 4));
+  Measure({"wide", 4096, 1024, 4096, 4, 16, 16, 256, 4}, std::max(3, repeats / 4));
   return 0;
 }
 
