@@ -130,6 +130,8 @@ void ReadCheckpoint(YamlSection section, const std::filesystem::path& folder,
     return (folder / path).lexically_normal().string();
   };
   if (const auto directory = section.Text("directory", true)) {
+    // Joined with the job file's folder an empty name would mean that folder itself.
+    if (directory->empty()) section.Bad("directory", "is empty");
     out.set_directory(absolute(*directory));
   }
   out.set_every_rounds(ReadInt32(section, "every_rounds", 0));
