@@ -18,12 +18,7 @@ using nlohmann::json;
 
 TestJob Shape(const std::string& name, const std::string& mode, int groups, int replicas,
               int shards, int accumulation = 1) {
-  TestJob job;
-  job.name = name;
-  job.mode = mode;
-  job.groups = groups;
-  job.replicas = replicas;
-  job.shards = shards;
+  TestJob job = Shaped(name, mode, groups, replicas, shards);
   job.accumulation = accumulation;
   job.steps = 5;
   job.every_steps = 3;

@@ -20,12 +20,7 @@ const std::vector<std::string> kNodes = {"--nodes", "2", "--slots", "4"};
 
 TestJob Shape(const std::string& name, const std::string& mode, int groups, int replicas,
               int shards) {
-  TestJob job;
-  job.name = name;
-  job.mode = mode;
-  job.groups = groups;
-  job.replicas = replicas;
-  job.shards = shards;
+  TestJob job = Shaped(name, mode, groups, replicas, shards);
   job.steps = 6;
   job.every_steps = 2;
   return job;

@@ -38,6 +38,17 @@ std::vector<uint16_t> Tokens(int64_t count, uint64_t seed) {
 
 }  // namespace
 
+TestJob Shaped(const std::string& name, const std::string& mode, int groups, int replicas,
+               int shards) {
+  TestJob job;
+  job.name = name;
+  job.mode = mode;
+  job.groups = groups;
+  job.replicas = replicas;
+  job.shards = shards;
+  return job;
+}
+
 void WriteTokenFile(const std::string& path_without_extension, const std::vector<uint16_t>& tokens,
                     int vocabulary) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(tokens.data());

@@ -36,6 +36,10 @@ struct TestJob {
   std::string sections;
 };
 
+// A job of this shape, the rest by default.
+TestJob Shaped(const std::string& name, const std::string& mode, int groups, int replicas,
+               int shards);
+
 // A folder with train.bin, validation.bin and model.json in it; removed at the end.
 class JobFolder {
  public:

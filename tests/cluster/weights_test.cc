@@ -30,12 +30,7 @@ class Weights : public ::testing::Test {
  protected:
   TestJob Job(const std::string& name, const std::string& mode, int groups, int replicas,
               int shards) const {
-    TestJob job;
-    job.name = name;
-    job.mode = mode;
-    job.groups = groups;
-    job.replicas = replicas;
-    job.shards = shards;
+    TestJob job = Shaped(name, mode, groups, replicas, shards);
     job.steps = 4;
     job.every_steps = 2;
     job.sections = "checkpoint: {directory: " + name + "-checkpoints, every_rounds: 1}\n";
