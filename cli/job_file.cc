@@ -53,7 +53,9 @@ class Reader {
     model.set_init(v1::MODEL_INIT_RANDOM);
     if (const auto seed = section.Integer("seed")) model.set_seed(static_cast<uint64_t>(*seed));
     const std::string init = section.Text("init").value_or("random");
-    if (init != "random") {
+    if (init.empty()) {
+      section.Bad("init", "is empty");
+    } else if (init != "random") {
       model.set_init(v1::MODEL_INIT_PRETRAINED);
       model.set_init_directory(Absolute(init));
       if (section.Has("config")) {
@@ -61,8 +63,8 @@ class Reader {
         section.Bad("config", "is not wanted beside a model folder, which has its own config.json");
       }
       ReadConfig(section, "init", model.init_directory() + "/config.json");
-    } else if (const auto config = section.Text("config", true)) {
-      ReadConfig(section, "config", Absolute(*config));
+    } else if (const auto config = Path(section, "config", true)) {
+      ReadConfig(section, "config", *config);
     }
     section.Finish();
   }
@@ -82,8 +84,8 @@ class Reader {
 
   void ReadData(YamlSection section) {
     v1::DataSpec& data = *spec_.mutable_data();
-    if (const auto path = section.Text("train", true)) data.set_train(Absolute(*path));
-    if (const auto path = section.Text("validation")) data.set_validation(Absolute(*path));
+    if (const auto path = Path(section, "train", true)) data.set_train(*path);
+    if (const auto path = Path(section, "validation")) data.set_validation(*path);
     data.set_sequence_length(section.Integer("sequence_length").value_or(1024));
     data.set_seed(static_cast<uint64_t>(section.Integer("seed").value_or(0)));
     data.set_order(section.Choice("order", {"shuffled", "sequential"}).value_or(0) == 0
@@ -212,6 +214,15 @@ class Reader {
     return count;
   }
 
+  // A path relative to the job file's folder; an empty one would be that folder.
+  std::optional<std::string> Path(YamlSection& section, const std::string& key,
+                                  bool required = false) const {
+    const auto path = section.Text(key, required);
+    if (!path || !path->empty()) return path ? std::optional(Absolute(*path)) : std::nullopt;
+    section.Bad(key, "is empty");
+    return std::nullopt;
+  }
+
   std::string Absolute(const std::string& path) const {
     return (folder_ / path).lexically_normal().string();
   }
@@ -232,6 +243,12 @@ std::string FieldInFile(const std::string& field) {
   }
   if (field == "federation.chunk_bytes") return "federation.chunk";
   return field;
+}
+
+// The same error, behind the field that names the file.
+absl::Status Of(const std::string& field, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(field, ": ", status.message()));
 }
 
 absl::Status CheckTokens(const std::string& path, int64_t vocab_size, int64_t sample_tokens) {
@@ -283,12 +300,15 @@ absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::str
 absl::Status CheckData(const v1::JobSpec& spec) {
   ASSIGN_OR_RETURN(const ModelConfig model, ParseModelConfig(spec.model().config_json()));
   if (spec.model().init() == v1::MODEL_INIT_PRETRAINED) {
-    RETURN_IF_ERROR(checkpoint::HfWeights::Open(spec.model().init_directory(), model).status());
+    RETURN_IF_ERROR(Of("model.init",
+                       checkpoint::HfWeights::Open(spec.model().init_directory(), model).status()));
   }
   const int64_t sample_tokens = spec.data().sequence_length() + 1;
-  RETURN_IF_ERROR(CheckTokens(spec.data().train(), model.vocab_size, sample_tokens));
+  RETURN_IF_ERROR(
+      Of("data.train", CheckTokens(spec.data().train(), model.vocab_size, sample_tokens)));
   if (spec.evaluation().sequences() > 0) {
-    RETURN_IF_ERROR(CheckTokens(spec.data().validation(), model.vocab_size, sample_tokens));
+    RETURN_IF_ERROR(Of("data.validation",
+                       CheckTokens(spec.data().validation(), model.vocab_size, sample_tokens)));
   }
   return absl::OkStatus();
 }

@@ -110,6 +110,8 @@ TEST_F(JobFile, MistakesAreReportedAtTheirPlace) {
   Refused(With(3, "data: {train: t.bin, sequence_length: 129}"), "3:39", "max_position_embeddings");
   Refused(With(13, "resources: {collective_timeout: 5}"), "13:33", "not a duration");
   Refused(With(13, "checkpoint: {directory: ''}"), "13:25", "checkpoint.directory: is empty");
+  Refused(With(3, "data: {train: ''}"), "3:15", "data.train: is empty");
+  Refused(With(2, "model: {init: ''}"), "2:15", "model.init: is empty");
   Refused("name: [", "1:1", "end of sequence");
 }
 

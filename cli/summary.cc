@@ -103,6 +103,11 @@ std::string SummaryText(const v1::Job& job) {
     rows.push_back({"Skipped steps", absl::StrCat(progress.skipped_steps(), ", not finite")});
   }
   if (!progress.checkpoint().empty()) rows.push_back({"Checkpoint", progress.checkpoint()});
+  for (const v1::Condition& condition : job.conditions()) {
+    if (condition.reason() == "CHECKPOINT_FAILED" && !condition.active()) {
+      rows.push_back({"Last checkpoint", absl::StrCat("failed: ", condition.message())});
+    }
+  }
   std::string text = Table(rows);
   const std::string sample = SampleText(r);
   if (!sample.empty()) absl::StrAppend(&text, "\nA sample from the final model:\n", sample, "\n");

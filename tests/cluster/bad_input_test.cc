@@ -37,7 +37,7 @@ class BadInput : public ::testing::Test {
 
 TEST_F(BadInput, TokenFileTruncated) {
   std::filesystem::resize_file(folder_.path() + "/train.bin", 50'000);
-  Refused(2, {"train.bin", "120000", "50000"});
+  Refused(2, {"data.train", "train.bin", "120000", "50000"});
 }
 
 TEST_F(BadInput, WrongChecksum) {

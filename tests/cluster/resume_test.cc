@@ -195,6 +195,9 @@ TEST_F(Checkpoints, ThatCannotBeWrittenDoNotStopTheJob) {
   job.sections = "checkpoint: {directory: c/d, resume: never}\n";
   const json result = LocalRun(folder_.Write(job), kNodes);
   EXPECT_EQ(result["steps"], 6);
+  EXPECT_TRUE(result["checkpoint"].is_null());
+  const CommandResult table = Fedshard({"local", "run", folder_.Write(job), "--slots", "2"});
+  EXPECT_THAT(table.out, HasSubstr("failed: step 6"));
 }
 
 TEST_F(Checkpoints, NonFiniteStepsAreSkippedUpToTheLimit) {
