@@ -121,6 +121,7 @@ void ReadFederation(YamlSection section, v1::FederationSpec& out) {
   out.set_optimizer_state(static_cast<v1::MomentsPolicy>(moments + 1));
   const int compression = section.Choice("compression", {"none", "bf16", "int8"}).value_or(0);
   out.set_compression(static_cast<v1::Compression>(compression + 1));
+  out.set_overlap_steps(ReadInt32(section, "overlap_steps", 0));
   section.Finish();
 }
 

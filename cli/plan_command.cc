@@ -110,6 +110,7 @@ planner::MemoryOptions MemoryOptionsOf(const v1::JobSpec& spec) {
   options.outer_moments = OuterMomentsOf(federation.outer_optimizer());
   options.compression = federation.compression() == v1::COMPRESSION_BF16 ||
                         federation.compression() == v1::COMPRESSION_INT8;
+  options.overlap = federation.overlap_steps() > 0;
   options.outer_base = options.compression || options.outer_moments > 0;
   options.chunk_bytes = federation.chunk_bytes();
   options.checkpoints = !spec.checkpoint().directory().empty();

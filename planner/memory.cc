@@ -105,8 +105,8 @@ void AddBetweenSteps(const MemoryOptions& o, const Model& model, MemoryPlan& pla
   if (o.groups > 1) {
     outer = o.outer_moments * shard + (o.compression ? shard : 0);
     // The staged mean, the base, what error feedback lost of this rank's parts, and chunks.
-    averaging = shard + (o.outer_base ? shard : 0) + (o.compression ? shard / o.groups : 0) +
-                o.chunk_bytes * (o.compression ? 4 : 1);
+    averaging = shard + (o.outer_base ? shard : 0) + (o.overlap ? shard : 0) +
+                (o.compression ? shard / o.groups : 0) + o.chunk_bytes * (o.compression ? 4 : 1);
     plan.items.push_back(
         {"averaging", averaging, "staged mean, base of the outer optimizer, chunks", false});
     if (outer > 0) {

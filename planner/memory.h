@@ -37,6 +37,7 @@ struct MemoryOptions {
   int outer_moments = 0;    // momentum and nesterov 1, adam 2.
   bool outer_base = false;  // An outer optimizer or compression is used.
   bool compression = false;
+  bool overlap = false;  // Averaging begins before the end of a round.
   int64_t chunk_bytes = 4 << 20;
   bool checkpoints = false;
 };

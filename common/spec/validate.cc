@@ -157,6 +157,8 @@ void CheckFederation(const v1::JobSpec& spec, Violations& out) {
       out.Real(at + "momentum", outer.momentum(), 0, 1, true);
     }
   }
+  out.Range("federation.overlap_steps", federation.overlap_steps(), 0,
+            std::max(0, federation.every_steps() - 1));
   if (Averages(spec)) return;
   const std::string rule = absl::StrCat("has no meaning in mode ", MeshModeName(spec.mesh().mode()),
                                         ", which does not average");
@@ -165,6 +167,7 @@ void CheckFederation(const v1::JobSpec& spec, Violations& out) {
     out.Add("federation.optimizer_state", rule);
   }
   if (federation.compression() > v1::COMPRESSION_NONE) out.Add("federation.compression", rule);
+  if (federation.overlap_steps() > 0) out.Add("federation.overlap_steps", rule);
 }
 
 void CheckCheckpoint(const v1::JobSpec& spec, Violations& out) {

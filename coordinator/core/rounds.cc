@@ -28,6 +28,19 @@ void SetGroupStates(Job& job, GroupState state) {
   for (Group& group : job.groups) group.state = state;
 }
 
+bool OrdersCheckpoint(const JobSpec& spec, int64_t round, bool finish) {
+  if (!spec.checkpoints || round == 0) return false;
+  const int64_t every = spec.checkpoint_every_rounds;
+  return finish || (every > 0 && round % every == 0);
+}
+
+// Of round 0 too: the initial parameters.
+bool OrdersEvaluation(const JobSpec& spec, int64_t round, bool finish) {
+  if (!spec.evaluates) return false;
+  const int64_t every = spec.evaluate_every_rounds;
+  return round == 0 || finish || (every > 0 && round % every == 0);
+}
+
 // Leases the next samples to every group, in group order.
 Round& AppendRound(Transition& t, Job& job) {
   const JobSpec& spec = job.spec;
@@ -35,6 +48,9 @@ Round& AppendRound(Transition& t, Job& job) {
   round.number = job.rounds_committed + 1;
   round.started_us = t.now.steady_us;
   const int64_t steps = std::min(spec.steps_per_round, spec.total_steps - job.committed_steps);
+  const bool finish = job.committed_steps + steps >= spec.total_steps;
+  const bool must_align = finish || OrdersCheckpoint(spec, round.number, finish) ||
+                          OrdersEvaluation(spec, round.number, finish);
   for (const Group& group : job.groups) {
     Participant participant;
     participant.group = group.index;
@@ -45,6 +61,7 @@ Round& AppendRound(Transition& t, Job& job) {
     assignment.first_step = job.committed_steps;
     assignment.committed_tokens = job.committed_tokens;
     assignment.tokens_per_step = spec.mesh.groups * spec.samples_per_step * spec.tokens_per_sample;
+    assignment.must_align = must_align;
     job.next_sample += assignment.lease.sample_count;
     round.participants.push_back(participant);
   }
@@ -52,12 +69,6 @@ Round& AppendRound(Transition& t, Job& job) {
   const size_t kept = std::max<size_t>(1, t.options.max_rounds_kept);
   while (job.rounds.size() > kept) job.rounds.pop_front();
   return job.rounds.back();
-}
-
-bool OrdersCheckpoint(const JobSpec& spec, int64_t round, bool finish) {
-  if (!spec.checkpoints || round == 0) return false;
-  const int64_t every = spec.checkpoint_every_rounds;
-  return finish || (every > 0 && round % every == 0);
 }
 
 // Tells everyone that `round` is committed and what comes next. `round` may be gone from the
@@ -68,9 +79,7 @@ void SendCommit(Transition& t, Job& job, Round& round) {
   decision.attempt = round.attempt;
   decision.commit = true;
   decision.finish = job.committed_steps >= job.spec.total_steps;
-  const int64_t every = job.spec.evaluate_every_rounds;
-  decision.evaluate = job.spec.evaluates && (round.number == 0 || decision.finish ||
-                                             (every > 0 && round.number % every == 0));
+  decision.evaluate = OrdersEvaluation(job.spec, round.number, decision.finish);
   round.evaluates = decision.evaluate;
   job.finishing = decision.finish;
   if (OrdersCheckpoint(job.spec, round.number, decision.finish)) {

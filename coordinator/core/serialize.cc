@@ -113,6 +113,7 @@ void WriteParticipant(TextWriter& w, const std::string& path, const Participant&
   w.Put(path + ".first_step", assignment.first_step);
   w.Put(path + ".committed_tokens", assignment.committed_tokens);
   w.Put(path + ".tokens_per_step", assignment.tokens_per_step);
+  w.Put(path + ".must_align", assignment.must_align);
   w.Put(path + ".ready", participant.ready);
   w.Put(path + ".steps", participant.steps);
   w.Put(path + ".tokens", participant.tokens);

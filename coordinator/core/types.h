@@ -67,6 +67,7 @@ struct RoundAssignment {
   int64_t first_step = 0;
   int64_t committed_tokens = 0;
   int64_t tokens_per_step = 0;
+  bool must_align = false;  // See training.proto.
 };
 
 // Tensor payload sent, in bytes.

@@ -143,6 +143,7 @@ void FillDirect(const core::DirectRanks& direct, v1::DirectRanks& out) {
   next->set_first_step(decision.next->first_step);
   next->set_committed_tokens(decision.next->committed_tokens);
   next->set_tokens_per_step(decision.next->tokens_per_step);
+  next->set_must_align(decision.next->must_align);
 }
 
 // One overload per directive.

@@ -44,6 +44,23 @@ TEST(Modes, ShardingAndReplicationDoNotChangeABit) {
   for (const auto& [name, hash] : hashes) EXPECT_EQ(hash, hashes["single"]) << name;
 }
 
+// Groups go on from different parameters in the rounds between, and from equal ones in the last.
+TEST(Modes, OverlappedAveragingTrainsToo) {
+  const JobFolder folder;
+  TestJob job = Shape("plain", "fl+hsdp", 2, 2, 2);
+  job.steps = 12;
+  job.evaluation = "{sequences: 8}";
+  const json plain = LocalRun(folder.Write(job), {"--nodes", "2", "--slots", "4"});
+  job.name = "overlapped";
+  job.federation = ", overlap_steps: 1";
+  const json overlapped = LocalRun(folder.Write(job), {"--nodes", "2", "--slots", "4"});
+  EXPECT_EQ(overlapped["rounds_committed"], 4);
+  EXPECT_NE(overlapped["parameter_hash"], plain["parameter_hash"]);
+  EXPECT_NEAR(double(overlapped["validation_loss"]["last"]),
+              double(plain["validation_loss"]["last"]), 0.02);
+  EXPECT_EQ(overlapped["bytes_per_rank_per_step"], plain["bytes_per_rank_per_step"]);
+}
+
 TEST(Modes, TheHashSeesADifferentSeed) {
   const JobFolder folder;
   TestJob job = Shape("one", "fsdp", 1, 1, 1);

@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"plain", "", ""},
                       Case{"outer", ", outer_optimizer: {type: nesterov}, compression: int8", ""},
                       Case{"reset", ", optimizer_state: reset, outer_optimizer: {type: adam}", ""},
+                      Case{"overlap", ", overlap_steps: 1", ""},
                       Case{"average", ", optimizer_state: average", "  recompute: block\n"}),
     [](const auto& info) { return info.param.name; });
 

@@ -1,8 +1,10 @@
 #include "worker/federation/averager.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "worker/collective/hash.h"
 
@@ -50,7 +52,42 @@ void Averager::Restart() {
   for (size_t unit = 0; unit < base_.size(); ++unit) base_[unit].copy_(shards_[unit]);
 }
 
+Averager::~Averager() { Join(); }
+
+void Averager::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Averager::Begin(double weight) {
+  Join();
+  Abort();
+  if (copy_.empty()) copy_ = ZerosLike(shards_);
+  for (size_t unit = 0; unit < shards_.size(); ++unit) copy_[unit].copy_(shards_[unit]);
+  overlapped_ = true;
+  begun_error_ = nullptr;
+  weight_ = weight;
+  const int threads = at::get_num_threads();  // Each thread has a number of its own.
+  thread_ = std::thread([this, weight, threads] {
+    at::set_num_threads(threads);
+    try {
+      begun_hash_ = Compute(weight);
+    } catch (...) {
+      begun_error_ = std::current_exception();
+    }
+  });
+}
+
 uint64_t Averager::Average(double weight) {
+  Join();
+  if (!overlapped_ || weight != weight_) {
+    Abort();
+    return Compute(weight);
+  }
+  if (begun_error_) std::rethrow_exception(std::exchange(begun_error_, nullptr));
+  return begun_hash_;
+}
+
+uint64_t Averager::Compute(double weight) {
   weight_ = weight;
   lost_.clear();
   uint64_t hash = 0;
@@ -59,7 +96,7 @@ uint64_t Averager::Average(double weight) {
     if (compresses()) {
       ExchangeChanges(chunk);
     } else {
-      at::mul_out(mean, chunk.Of(shards_), Scale(weight, mean));
+      at::mul_out(mean, chunk.Of(source()), Scale(weight, mean));
       federation_.AllReduce(mean).Wait();
     }
     const at::Tensor host = Result(chunk, /*keep=*/false).cpu();
@@ -70,19 +107,26 @@ uint64_t Averager::Average(double weight) {
 }
 
 void Averager::Commit() {
+  Join();
   TORCH_CHECK(pending_, "Averager::Commit without Average");
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const Chunk& chunk = chunks_[i];
     const at::Tensor result = Result(chunk, /*keep=*/true);
     if (compresses()) KeepResidual(chunk, lost_[i]);
-    chunk.Of(shards_).copy_(result);
+    if (overlapped_) {
+      chunk.Of(shards_).add_(result - chunk.Of(copy_));
+    } else {
+      chunk.Of(shards_).copy_(result);
+    }
     if (!base_.empty()) chunk.Of(base_).copy_(result);
   }
   Abort();
 }
 
 void Averager::Abort() {
+  Join();
   pending_ = false;
+  overlapped_ = false;
   lost_.clear();
 }
 
@@ -98,7 +142,7 @@ int64_t Averager::PartOf(const Chunk& chunk) const {
 }
 
 at::Tensor Averager::OwedChange(const Chunk& chunk) const {
-  const at::Tensor shard = chunk.Of(shards_);
+  const at::Tensor shard = chunk.Of(source());
   at::Tensor change = at::zeros({federation_.size() * PartOf(chunk)}, shard.options());
   at::Tensor used = change.narrow(0, 0, chunk.count);
   at::sub_out(used, shard, chunk.Of(base_));

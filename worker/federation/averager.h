@@ -21,8 +21,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "worker/collective/comm.h"
@@ -50,12 +52,19 @@ class Averager {
   // training starts from, or Restart() must follow.
   Averager(std::vector<at::Tensor>& shards, collective::Comm& federation,
            const AveragerOptions& options);
+  ~Averager();
 
   // Takes the shards as they are as the base of the next pseudo-gradient: after they were loaded.
   void Restart();
 
-  // Computes the new parameters; `weight` is this rank's own and all sum to 1. Collective over the
-  // federated group. Returns the hash of the result; the shards stay as they are.
+  // Begins the next Average(weight) on a copy of the shards as they are now, in a thread of its
+  // own: training may change the shards meanwhile, and nothing else may use the federated group.
+  // Commit then adds the change, new parameters - copy, to the shards; so the groups differ
+  // afterwards by what each trained since. Memory: the copy.
+  void Begin(double weight);
+  // Computes the new parameters, or waits for what Begin began with this weight; `weight` is this
+  // rank's own and all sum to 1. Collective over the federated group. Returns the hash of the
+  // result; the shards stay as they are.
   uint64_t Average(double weight);
   // Makes them current. Throws c10::Error without an average.
   void Commit();
@@ -79,6 +88,11 @@ class Averager {
   };
 
   bool compresses() const { return codec_.has_value(); }
+  // What is averaged: the shards, or the copy of them that Begin made.
+  const std::vector<at::Tensor>& source() const { return overlapped_ ? copy_ : shards_; }
+  uint64_t Compute(double weight);
+  // Waits for the thread.
+  void Join();
   // Elements of each group's part of a chunk on the wire.
   int64_t PartOf(const Chunk& chunk) const;
   // This group's weighted change since the last commit with what is owed from before, padded to
@@ -102,6 +116,12 @@ class Averager {
   std::vector<at::Tensor> lost_;      // By chunk, while an average is pending.
   double weight_ = 0;                 // Of this group in the average that is pending.
   bool pending_ = false;
+
+  std::vector<at::Tensor> copy_;  // Empty until the first Begin.
+  bool overlapped_ = false;       // The average that is pending, or under way, is of the copy.
+  std::thread thread_;
+  uint64_t begun_hash_ = 0;  // Of the thread's result, once it has ended.
+  std::exception_ptr begun_error_;
 };
 
 }  // namespace fedshard::federation

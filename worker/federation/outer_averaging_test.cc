@@ -209,6 +209,56 @@ TEST(Compressed, ErrorFeedbackKeepsTheErrorBounded) {
   }
 }
 
+// Two rounds: averaging begins on the parameters before the last change, which then stays. The
+// groups agree on the bits of the result, and differ by their last changes alone.
+TEST(Overlap, AddsTheChangeOfTheAverageToWhatCameAfter) {
+  for (const Outer& outer : {Outer{}, Outer{Outer::Type::kNesterov, 0.7, 0.9}}) {
+    for (const Compression compression : {Compression::kNone, Compression::kInt8}) {
+      AveragerOptions options;
+      options.outer = outer;
+      options.compression = compression;
+      options.chunk_bytes = 4 * 1100;
+      collective::FakeWorld world(2), plain_world(2);
+      std::vector<uint64_t> hashes(2);
+      collective::RunRanks(2, [&](int group) {
+        const double weight = group == 0 ? 0.25 : 0.75;
+        const auto comm = world.Connect(group), plain_comm = plain_world.Connect(group);
+        std::vector<at::Tensor> shards = {Noise(7, 1)}, plain = {Noise(7, 1)};
+        Averager averager(shards, *comm, options), reference(plain, *plain_comm, options);
+        for (int round = 0; round < 2; ++round) {
+          shards[0].add_(LocalChange(group, round));
+          const at::Tensor before = shards[0].clone();
+          averager.Begin(weight);
+          shards[0].add_(LocalChange(group, 10 + round));  // While it runs.
+          const at::Tensor during = shards[0].clone();
+          hashes[group] = averager.Average(weight);
+          EXPECT_TRUE(at::equal(shards[0], during)) << "not out of place";
+          averager.Commit();
+          // The same average without overlap.
+          plain[0].copy_(before);
+          EXPECT_EQ(reference.Average(weight), hashes[group]);
+          reference.Commit();
+          EXPECT_TRUE(at::equal(shards[0], during + (plain[0] - before)));
+        }
+        // Aborted, it leaves no trace: the next average is of the shards as they are.
+        averager.Begin(weight);
+        shards[0].add_(1);
+        averager.Average(weight);
+        averager.Abort();
+        plain[0].copy_(shards[0]);
+        EXPECT_EQ(averager.Average(weight), reference.Average(weight));
+        averager.Commit();
+        reference.Commit();
+        EXPECT_TRUE(at::equal(shards[0], plain[0]));
+        // Begun with another weight than the plan has in the end.
+        averager.Begin(0.5);
+        EXPECT_EQ(averager.Average(weight), reference.Average(weight));
+      });
+      EXPECT_EQ(hashes[0], hashes[1]);
+    }
+  }
+}
+
 TEST(AverageState, IsTheWeightedMeanAlsoInBf16) {
   collective::FakeWorld world(2);
   collective::RunRanks(2, [&](int group) {

@@ -47,6 +47,7 @@ struct Assignment {
   int64_t first_step = 0;
   int64_t committed_tokens = 0;
   int64_t tokens_per_step = 0;
+  bool must_align = false;  // The groups must be equal after the round.
 };
 
 struct Plan {

@@ -139,6 +139,7 @@ class EngineModel : public RankModel {
   }
 
   uint64_t ShardHash() override { return engine_->ShardHash(); }
+  void BeginAverage() override { averager_->Begin(1.0 / settings_.mesh.groups); }
   uint64_t Average(double weight) override {
     weight_ = weight;
     return averager_->Average(weight);

@@ -31,7 +31,11 @@ class RankModel {
   // One optimizer step of the group on samples [first_sample, first_sample + samples_per_step).
   virtual StepOutcome Step(int64_t step, int64_t first_sample, double learning_rate) = 0;
   virtual uint64_t ShardHash() = 0;
-  // Averages out of place with this group's weight; the hash of the result.
+  // Begins to average the parameters as they are now in the background, all groups weighing the
+  // same; what training changes until CommitAverage stays and is added.
+  virtual void BeginAverage() = 0;
+  // Averages out of place with this group's weight, or finishes what BeginAverage began with it;
+  // the hash of the result.
   virtual uint64_t Average(double weight) = 0;
   virtual void CommitAverage() = 0;
   virtual void DropAverage() = 0;

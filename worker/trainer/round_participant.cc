@@ -79,11 +79,13 @@ void RoundParticipant::Train(const Assignment& assignment) {
   LogInfo(absl::StrCat("round ", assignment.round, " samples [", assignment.first_sample, ", ",
                        assignment.first_sample + assignment.sample_count, ") steps ",
                        assignment.first_step + 1, "..", assignment.first_step + assignment.steps));
+  federation_counted_ = model_.Sent().federation;
   GroupReady ready;
   ready.round = assignment.round;
   ready.steps = assignment.steps;
   for (int64_t i = 0; i < assignment.steps; ++i) {
     control_.ThrowIfStopped();
+    if (BeginsAverage(assignment, i)) model_.BeginAverage();
     const double learning_rate = settings_.schedule.At(
         assignment.committed_tokens + i * assignment.tokens_per_step, assignment.tokens_per_step);
     const SentBytes before = model_.Sent();
@@ -92,7 +94,9 @@ void RoundParticipant::Train(const Assignment& assignment) {
     const StepOutcome outcome =
         model_.Step(step, assignment.first_sample + i * samples, learning_rate);
     const double seconds = static_cast<double>(clock_.Now().steady_us - step_started_us) * 1e-6;
-    Add(sent_, Difference(model_.Sent(), before));
+    SentBytes by_step = Difference(model_.Sent(), before);
+    by_step.federation = 0;  // Averaging may run beside the steps and between them; see VoteOn.
+    Add(sent_, by_step);
     if (outcome.skipped) {
       ++ready.skipped_steps;
     } else {
@@ -114,6 +118,11 @@ void RoundParticipant::Train(const Assignment& assignment) {
     FlushSteps();
     control_.SendReady(ready);
   }
+}
+
+bool RoundParticipant::BeginsAverage(const Assignment& assignment, int64_t index) const {
+  const int64_t overlap = settings_.federation.overlap_steps;
+  return overlap > 0 && !assignment.must_align && index > 0 && index == assignment.steps - overlap;
 }
 
 Decision RoundParticipant::Conclude(int64_t round) {
@@ -144,12 +153,12 @@ void RoundParticipant::VoteOn(const Plan& plan) {
       if (group == at_.group) weight = group_weight;
     }
     if (weight < 0) throw Failure("INTERNAL", "a plan without this group");
-    const SentBytes before = model_.Sent();
     const int64_t started_us = clock_.Now().steady_us;
     vote.shard_hash = model_.Average(weight);
     average_pending_ = true;
     vote.averaging_seconds = static_cast<double>(clock_.Now().steady_us - started_us) * 1e-6;
-    Add(sent_, Difference(model_.Sent(), before));
+    const int64_t between_groups = model_.Sent().federation;
+    sent_.federation += between_groups - std::exchange(federation_counted_, between_groups);
   } else {
     vote.shard_hash = model_.ShardHash();
   }

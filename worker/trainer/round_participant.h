@@ -30,6 +30,8 @@ class RoundParticipant {
   // Waits for the plan of the round, averages, votes, and waits for the decision; again for each
   // new attempt.
   Decision Conclude(int64_t round);
+  // Whether averaging begins before step `index` of the assignment.
+  bool BeginsAverage(const Assignment& assignment, int64_t index) const;
   void VoteOn(const Plan& plan);
   void Apply(const Decision& decision);
   void Evaluate(int64_t round);
@@ -47,8 +49,9 @@ class RoundParticipant {
   RankModel& model_;
   const Clock& clock_;
 
-  SentBytes sent_;           // In the open round, and by the commit of the one before.
-  int64_t patience_us_ = 0;  // Of a wait for the coordinator.
+  SentBytes sent_;                  // In the open round, and by the commit of the one before.
+  int64_t federation_counted_ = 0;  // Bytes between groups up to here are in sent_, or before it.
+  int64_t patience_us_ = 0;         // Of a wait for the coordinator.
   bool average_pending_ = false;
   std::vector<StepRecord> unreported_;
   int64_t reported_us_ = 0;

@@ -86,6 +86,7 @@ class FakeModel : public RankModel {
     return {10.0 - static_cast<double>(step), 1.0, 64};
   }
   uint64_t ShardHash() override { return parameter_; }
+  void BeginAverage() override { calls_.push_back("begin"); }
   uint64_t Average(double weight) override {
     calls_.push_back("average " + std::to_string(weight).substr(0, 4));
     sent_.federation += 7;
@@ -273,6 +274,18 @@ TEST_F(RoundParticipantTest, CheckpointsAreBegunAfterTheCommitAndReportedLater) 
   EXPECT_THAT(control_.log_, ElementsAre("vote 0.1 hash 0", "ready 1 steps 2", "vote 1.1 hash 1002",
                                          "checkpoint 2 /c", "ready 2 steps 1", "vote 2.1 hash 1003",
                                          "summary abc", "checkpoint 3 /c"));
+}
+
+TEST_F(RoundParticipantTest, AveragingBeginsBeforeTheLastStepsUnlessGroupsMustAlign) {
+  settings_.federation.overlap_steps = 1;
+  Assignment last = Round(2, 2, 24);
+  last.must_align = true;
+  control_.script_ = {Commit(0, Round(1, 3, 0)), Plan{1, 1, {{0, 0.5}, {1, 0.5}}}, Commit(1, last),
+                      Plan{2, 1, {{0, 0.5}, {1, 0.5}}}, Commit(2, std::nullopt)};
+  Run(0);
+  EXPECT_THAT(model_.calls_, ElementsAre("step 1 at 0", "step 2 at 4", "begin", "step 3 at 8",
+                                         "average 0.50", "commit", "step 3 at 24", "step 4 at 28",
+                                         "average 0.50", "commit", "sample"));
 }
 
 TEST_F(RoundParticipantTest, SkippedStepsAreCountedAndHaveNoLoss) {

@@ -53,6 +53,7 @@ FederationSettings FederationFrom(const v1::FederationSpec& federation) {
   out.compression = federation.compression() == v1::COMPRESSION_BF16   ? Compression::kBf16
                     : federation.compression() == v1::COMPRESSION_INT8 ? Compression::kInt8
                                                                        : Compression::kNone;
+  out.overlap_steps = federation.overlap_steps();
   return out;
 }
 

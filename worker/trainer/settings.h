@@ -40,6 +40,7 @@ struct FederationSettings {
   double learning_rate = 1, momentum = 0, beta1 = 0, beta2 = 0, eps = 0;
   MomentsPolicy moments = MomentsPolicy::kLocal;
   Compression compression = Compression::kNone;
+  int64_t overlap_steps = 0;
 };
 
 struct CheckpointSettings {

@@ -40,7 +40,8 @@ std::optional<Directive> TranslateDirective(const v1::RankDirective& directive) 
                      next.lease().sample_count(),
                      next.first_step(),
                      next.committed_tokens(),
-                     next.tokens_per_step()};
+                     next.tokens_per_step(),
+                     next.must_align()};
   }
   return decision;
 }
